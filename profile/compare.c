@@ -89,5 +89,5 @@ ts_status ts_profile_compare(const ts_profile *before, const ts_profile *after, 
         fprintf(out, "(%lld more)\n", (long long)(count - MOST));
     ts_profile_compare_advice(before, after, out);
     ts_sys_free(all);
-    return ferror(out) ? ts_error_set(TS_ERR_IO, "profile_compare: writing failed") : TS_OK;
+    return ts_profile_flush(out, "profile_compare");
 }

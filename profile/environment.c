@@ -3,9 +3,12 @@
  * when the program ends, also by a signal; with a schedule, after each cycle.
  */
 // SPDX-License-Identifier: MIT
+#include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
@@ -28,10 +31,12 @@
 int ts_profile_patience_ms[2] = {30000, 5000}; /* [1]: after a crash */
 
 static struct {
-    char out[256]; /* a folder, or "" */
+    char out[288]; /* a folder, or "" */
+    int lock;      /* descriptor of the folder while this process owns it; -1: none */
     bool scheduled;
+    int64_t first_step, last_step, cycles; /* of ts_prof_opts; cycles: number of reported ones */
     _Atomic enum { OFF, ARMED, WRITES } state; /* WRITES: a thread writes a report */
-} from_environment;
+} from_environment = {.lock = -1};
 
 /* ------------------------------------------------------------------------------ reports ---- */
 
@@ -79,6 +84,18 @@ static ts_status write_report(const ts_profile *p, int64_t cycle, FILE *out)
     return p->traced ? keep(p, cycle, "trace.json", out) : TS_OK;
 }
 
+/** Says if the program ended before the steps that TS_PROF requests. */
+static void print_missed_steps(const ts_profile *p, FILE *out)
+{
+    int64_t first = from_environment.first_step, last = from_environment.last_step;
+    int64_t reached = p->nsteps ? p->first_step + p->nsteps + p->lost_steps - 1 : 0;
+    if (reached < last)
+        fprintf(out, "TS_PROF: steps=%lld:%lld: the program ended %s %lld%s\n", (long long)first,
+                (long long)last, p->nsteps ? "after step" : "in step",
+                (long long)(p->nsteps ? reached : 1),
+                reached < first ? "; the profile has all its calls" : "");
+}
+
 /** Writes the files and prints the report to stderr. It does so past the stream, whose lock a
  *  crashed thread may hold. p: NULL prints the error. */
 static void report(const ts_profile *p, int64_t cycle)
@@ -91,6 +108,8 @@ static void report(const ts_profile *p, int64_t cycle)
     ts_status status = p ? write_report(p, cycle, out) : ts_error_code();
     if (status != TS_OK)
         fprintf(out, "%s%s\n", p ? "" : "TS_PROF: ", ts_error_message());
+    if (p)
+        print_missed_steps(p, out);
     if (memory)
         fclose(memory);
     for (ssize_t n = 1; text && done < size && n > 0; done += n > 0 ? (size_t)n : 0)
@@ -119,8 +138,15 @@ static void report_cycle(ts_profile *p, int64_t cycle, void *unused)
     unsigned writes = WRITES;
     if (claim(ts_profile_patience_ms[0]))
         report(p, cycle);
+    from_environment.cycles = cycle;
     atomic_compare_exchange_strong(&from_environment.state, &writes, ARMED);
     ts_profile_free(p);
+}
+
+static void release_folder(void)
+{
+    ts_file_close(from_environment.lock);
+    from_environment.lock = -1;
 }
 
 void ts_profile_report(void)
@@ -136,9 +162,13 @@ void ts_profile_report(void)
         ts_profile *p = ts_profile_take();
         report(p, 0);
         ts_profile_free(p);
+    } else if (!from_environment.cycles) {
+        ts_log_write("warning", "TS_PROF: the program ended before the first step that the "
+                                "schedule records; no profile is made");
     }
     ts_profile_ignore_signals();
     from_environment.state = OFF;
+    release_folder();
 }
 
 static void report_at_end(void)
@@ -237,7 +267,7 @@ static bool take_setting(const char *word, size_t length, ts_prof_opts *o)
     for (int i = 0; i < TS_COUNTOF(numbers); i++)
         if (take_number(text, numbers[i].name, numbers[i].least, numbers[i].value))
             return true;
-    if (strncmp(text, "out=", 4) == 0 && text[4] && length - 4 < sizeof from_environment.out) {
+    if (strncmp(text, "out=", 4) == 0 && text[4] && length - 4 < 256) {
         memcpy(from_environment.out, text + 4, length - 3);
         return true;
     }
@@ -250,20 +280,61 @@ static ts_status print_nothing(FILE *out, void *ctx)
     return TS_OK;
 }
 
-/** Makes the folder and those around it, and tries to write there. */
-static ts_status make_folder(void)
+/** Makes from_environment.out a folder in itself if another process that still runs writes to it:
+ *  the program that executed this one, or one beside it. */
+static void own_folder(void)
 {
-    char path[sizeof from_environment.out + 16];
+    int *fd = &from_environment.lock;
+    size_t used = strlen(from_environment.out);
+    if (ts_folder_open("TS_PROF", from_environment.out, fd) != TS_OK) {
+        ts_error_clear(); /* make_folder() reports it */
+        return;
+    }
+    if (ts_files.flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+        return;
+    ts_file_close(*fd);
+    *fd = -1;
+    snprintf(from_environment.out + used, sizeof from_environment.out - used, "/process-%lld",
+             (long long)getpid());
+}
+
+/** Makes the folder and those around it. */
+static void make_folder(void)
+{
+    char path[sizeof from_environment.out];
     snprintf(path, sizeof path, "%s", from_environment.out);
     for (char *at = path + 1; (at = strchr(at, '/')) != NULL; *at++ = '/') {
         *at = 0;
         ts_files.mkdir(path, 0777); /* there already: fine */
     }
     ts_files.mkdir(path, 0777);
+}
+
+/** Makes the folder, tries to write there, and keeps other processes from it. */
+static ts_status take_folder(void)
+{
+    char path[sizeof from_environment.out + 16];
+    make_folder();
+    own_folder();
+    make_folder();
     snprintf(path, sizeof path, "%s/.tried", from_environment.out);
     TS_TRY(ts_replace_file("TS_PROF", path, print_nothing, NULL));
     unlink(path);
     return TS_OK;
+}
+
+/** Warns and returns false if an earlier word of `words` has the name of the word at `p`. */
+static bool is_new(const char *words, const char *p, size_t length)
+{
+    size_t name = strcspn(p, "=,");
+    for (const char *q = words; q < p; q += strcspn(q, ",") + 1)
+        if (strcspn(q, "=,") == name && strncmp(q, p, name) == 0) {
+            ts_log_write("warning",
+                         "TS_PROF: expected '%.*s' once, got '%.*s' and '%.*s'; no profile is made",
+                         (int)name, p, (int)strcspn(q, ","), q, (int)length, p);
+            return false;
+        }
+    return true;
 }
 
 /** Parses all words. Warns and returns false if one is invalid. */
@@ -271,6 +342,8 @@ static bool take_settings(const char *words, ts_prof_opts *o)
 {
     for (const char *p = words; *p; p += strcspn(p, ","), p += *p == ',') {
         size_t length = strcspn(p, ",");
+        if (!is_new(words, p, length))
+            return false;
         if (!take_setting(p, length, o)) {
             ts_log_write("warning",
                          "TS_PROF: expected 1, trace, memory, detail, flight, nvtx, "
@@ -285,7 +358,11 @@ static bool take_settings(const char *words, ts_prof_opts *o)
 }
 
 /** In a forked child: disables the report at exit, because the parent prints these figures. */
-static void leave_to_parent(void) { from_environment.state = OFF; }
+static void leave_to_parent(void)
+{
+    from_environment.state = OFF;
+    release_folder(); /* the parent keeps it */
+}
 
 void ts_profile_from_environment(void)
 {
@@ -293,12 +370,18 @@ void ts_profile_from_environment(void)
     ts_prof_opts o = {.size = sizeof o, .ready = report_cycle};
     if (!words || !words[0] || strcmp(words, "0") == 0 || !take_settings(words, &o))
         return;
-    if (from_environment.out[0] && make_folder() != TS_OK) { /* reported at the start of a run */
+    if (from_environment.out[0] && take_folder() != TS_OK) { /* reported at the start of a run */
         ts_log_write("warning", "%s; only the report is printed", ts_error_message());
         ts_error_clear();
         from_environment.out[0] = 0;
+    } else if (o.trace && !from_environment.out[0]) {
+        ts_log_write("warning", "TS_PROF: '%s' without out=FOLDER: no trace is written",
+                     o.flight ? "flight" : "trace");
     }
     from_environment.scheduled = o.active > 0;
+    from_environment.first_step = o.first_step;
+    from_environment.last_step = o.last_step;
+    from_environment.cycles = 0;
     if (ts_prof_start(&o) != TS_OK) {
         ts_log_write("warning", "TS_PROF: %s", ts_error_message());
         ts_error_clear();

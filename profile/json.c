@@ -172,9 +172,11 @@ ts_status ts_profile_write_json(const ts_profile *p, FILE *out)
     fprintf(out,
             "\"wall_ns\": %.17g, \"profiler_ns\": %.17g,\n"
             "\"integrity\": {\"missing_share\": %.17g, "
-            "\"lost_steps\": %lld, \"shared_calls\": %lld, \"errors\": %lld},\n",
+            "\"lost_steps\": %lld, \"shared_calls\": %lld, \"lost_calls\": %lld, "
+            "\"overwritten_calls\": %lld, \"errors\": %lld},\n",
             p->wall_ns, p->profiler_ns, p->own_share, (long long)p->lost_steps,
-            (long long)p->shared_calls, (long long)p->shares.errors);
+            (long long)p->shared_calls, (long long)p->lost_events, (long long)p->overwritten,
+            (long long)p->shares.errors);
     fputs("\"advice\": [", out);
     ts_profile_write_advice(p, out, true);
     fprintf(out, "],\n\"first_step\": %lld,\n\"steps\": [\n", (long long)p->first_step);

@@ -237,6 +237,9 @@ const char *ts_entry_phase(const ts_entry *e);
 /** Sorts the entries by device time, then by self time of the host, largest first. */
 void ts_profile_sort(ts_profile *p);
 
+/** Flushes `out`, so that an error shows. TS_ERR_IO if a write to it failed. op: the public
+ *  function for the error. */
+ts_status ts_profile_flush(FILE *out, const char *op);
 /** Writes text as a JSON string, quoted and escaped. */
 void ts_profile_print_text(FILE *out, const char *text);
 /** Writes the trace for Perfetto. TS_ERR_STATE without a trace. */

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dispatch/op.h"
+#include "dispatch/registry.h"
 #include "profile/advice.h"
 
 #define share ts_advice_share
@@ -72,11 +74,30 @@ static ts_advice queue_ahead(const ts_profile *p)
 
 /* ------------------------------------------------------------------- A2: chains of ops */
 
+/** True unless compiled functions leave each call of the op outside of their groups: it reads no
+ *  tensor (fills, random numbers), writes an argument, refuses elements, makes an alias or is the
+ *  program's. */
+static bool joins_groups(const ts_entry *e)
+{
+    int op = ts_op_by_name(e->op);
+    if (op < 0) /* a group */
+        return strcmp(e->op, "(fused group)") == 0;
+    const ts_op_info *info = &ts_ops[op];
+    bool reads = false;
+    for (int i = 0; i < info->schema.nargs; i++) {
+        const ts_param *a = &info->schema.args[i];
+        reads = reads || (a->kinds & (1 << TS_TAG_TENSOR));
+        if (a->written)
+            return false;
+    }
+    return reads && info->kind == TS_FILL && !(info->flags & (TS_OP_CHECKED | TS_OP_RUNTIME));
+}
+
 /** Kernels of a device that are overhead are short; a fused group has fewer of them. */
 static bool can_fuse(const ts_entry *e)
 {
     bool is_short = e->regime == TS_REGIME_OVERHEAD && e->device_ns > 0;
-    return !e->product && !e->update && (moves_memory(e) || is_short);
+    return !e->product && !e->update && (moves_memory(e) || is_short) && joins_groups(e);
 }
 
 /* An op with two operands moves three tensors; a fused group can save the store of the result and
@@ -92,7 +113,7 @@ static ts_advice fuse(const ts_profile *p)
             strcmp(p->entries[i].op, "(fused group)") != 0)
             calls += (double)p->entries[i].calls;
     a.fires = a.gain > 0.05 && calls >= 2;
-    SAY(a, "%.0f memory-bound calls other than products take %.0f%% of the time", calls,
+    SAY(a, "%.0f memory-bound calls that a group can contain take %.0f%% of the time", calls,
         150 * a.gain);
     return a;
 }

@@ -6,10 +6,12 @@
  * or dtypes. Steps are timed without a profile, in blocks that alternate between both values.
  */
 // SPDX-License-Identifier: MIT
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "core/alloc.h"
 #include "core/checked.h"
 #include "core/device.h"
 #include "core/error.h"
@@ -70,11 +72,20 @@ static ts_status time_block(const trial *t, double *ns)
     return TS_OK;
 }
 
+/** The factor by which the work of a step grows with the trial value. */
+static double work_of(const ts_knob *k)
+{
+    return k->kind == TS_KNOB_BATCH ? (double)k->trial / (double)*k->value : 1;
+}
+
 /** Times blocks of steps with the knob's own value and with its trial value in turn. Sets before_ns
- *  and after_ns to the time of a step in the shortest block of each. Restores the own value. */
-static ts_status time_knob(const trial *t, ts_knob *k)
+ *  and after_ns to the time of a step in the shortest block of each, and *noise to half the range
+ *  of the gains of single pairs of blocks; INFINITY for one pair. Restores the own value. */
+static ts_status time_knob(const trial *t, ts_knob *k, double *noise)
 {
     const int64_t own = *k->value;
+    const double work = work_of(k);
+    double before = 1, least_gain = INFINITY, most_gain = -INFINITY;
     ts_status status = TS_OK;
     k->before_ns = k->after_ns = 1e30;
     for (int i = 0; i < 2 * t->rounds && status == TS_OK; i++) {
@@ -84,8 +95,17 @@ static ts_status time_knob(const trial *t, ts_knob *k)
         if (status == TS_OK)
             status = time_block(t, &ns);
         *least = ns < *least ? ns : *least;
+        double gain = 1 - ns / work / before;
+        if (i % 2) {
+            least_gain = gain < least_gain ? gain : least_gain;
+            most_gain = gain > most_gain ? gain : most_gain;
+        } else {
+            before = ns;
+        }
     }
     *k->value = own;
+    k->measured = status == TS_OK ? 1 - k->after_ns / work / k->before_ns : 0;
+    *noise = t->rounds > 1 ? (most_gain - least_gain) / 2 : INFINITY;
     return status;
 }
 
@@ -357,21 +377,41 @@ static void conclude(const ts_knob *k, double device_ns, FILE *out)
                                                  : "the kernels are the limit");
 }
 
-static void report(const ts_profile *p, const ts_knob *knobs, int count, FILE *out)
+/** noise: half the range of the measured gain; INFINITY: unknown. */
+static void print_gains(const ts_knob *k, double noise, FILE *out)
+{
+    char range[16] = "-", ratio[16] = "-";
+    if (isfinite(noise))
+        snprintf(range, sizeof range, "%.1f%%", fmin(100 * noise, 99999));
+    if (isfinite(noise) && fabs(k->measured) <= noise)
+        snprintf(ratio, sizeof ratio, "within noise");
+    else if (k->predicted != 0)
+        snprintf(ratio, sizeof ratio, "%.2f", k->measured / k->predicted);
+    fprintf(out, " %9.1f%% %9.1f%% %8s %12s\n", 100 * k->predicted, 100 * k->measured, range,
+            ratio);
+}
+
+/** noise: per knob, the half range of its measured gain. */
+static void report(const ts_profile *p, const ts_knob *knobs, const double *noise, int count,
+                   FILE *out)
 {
     TS_C_LOCALE;
-    fprintf(out, "%s; a step takes %.3f ms\n", p->shares.verdict, knobs[0].before_ns / 1e6);
-    fprintf(out, "%-20s %-9s %4s %10s %10s %10s %10s %10s\n", "knob", "kind", "rule", "from", "to",
-            "predicted", "measured", "ratio");
+    double least = knobs[0].before_ns, most = least;
+    for (int i = 1; i < count; i++) {
+        least = knobs[i].before_ns < least ? knobs[i].before_ns : least;
+        most = knobs[i].before_ns > most ? knobs[i].before_ns : most;
+    }
+    fprintf(out, "%s; a step takes %.4g to %.4g ms\n", p->shares.verdict, least / 1e6, most / 1e6);
+    fprintf(out, "%-20s %-9s %4s %10s %10s %10s %10s %8s %12s\n", "knob", "kind", "rule", "from",
+            "to", "predicted", "measured", "noise", "ratio");
     for (int i = 0; i < count; i++) {
         const ts_knob *k = &knobs[i];
         fprintf(out, "%-20.20s %-9s %4s %10lld %10lld", k->name, kinds[k->kind].name,
                 kinds[k->kind].rule, (long long)*k->value, (long long)k->trial);
         if (k->kind == TS_KNOB_DRY)
-            fprintf(out, " %10s %10s %10s\n", "-", "-", "-");
+            fprintf(out, " %10s %10s %8s %12s\n", "-", "-", "-", "-");
         else
-            fprintf(out, " %9.1f%% %9.1f%% %10.2f\n", 100 * k->predicted, 100 * k->measured,
-                    k->predicted != 0 ? k->measured / k->predicted : 0);
+            print_gains(k, noise[i], out);
     }
     for (int i = 0; i < count; i++)
         conclude(&knobs[i], ts_profile_is_of_device(p) ? p->device.busy_ns : 0, out);
@@ -426,23 +466,31 @@ ts_status ts_prof_try(ts_status (*step)(void *user), void *user, ts_knob *knobs,
     TS_TRY(TS_CHECK_VALUE(o.steps, o.steps >= 0, "at least 0"));
     TS_TRY(TS_CHECK_VALUE(o.warmup, o.warmup >= 0, "at least 0"));
     TS_TRY(TS_CHECK_VALUE(o.rounds, o.rounds >= 0 && o.rounds <= INT32_MAX, "0 to 2147483647"));
+    if (ts_prof_active())
+        return ts_error_set(TS_ERR_STATE, "prof_try: a profile records already: call "
+                                          "ts_prof_stop(), or run without TS_PROF");
     trial t = {step, user, o.warmup ? o.warmup : 3, o.steps ? o.steps : 10,
                o.rounds ? (int)o.rounds : 3};
     ts_profile *p = profile_steps(&t, t.steps);
     if (!p)
         return ts_error_code();
+    enum { LEAST_NS = 2000000, MOST_STEPS = 100000 };
     double ns = 0;
     ts_status status = time_block(&t, &ns);
+    if (!o.steps && status == TS_OK) /* the clock and the waits for devices need longer blocks */
+        t.steps = ts_max64(t.steps, ts_min64((int64_t)(LEAST_NS / (ns + 1)), MOST_STEPS));
     for (int i = 0; i < count && status == TS_OK; i++)
         status = predict(&t, p, &knobs[i], ns);
-    for (int i = 0; i < count && status == TS_OK; i++) {
-        ts_knob *k = &knobs[i];
-        status = time_knob(&t, k);
-        double work = k->kind == TS_KNOB_BATCH ? (double)k->trial / (double)*k->value : 1;
-        k->measured = status == TS_OK ? 1 - k->after_ns / work / k->before_ns : 0;
+    double *noise = ts_sys_calloc((size_t)count * sizeof *noise);
+    if (!noise && status == TS_OK)
+        status = ts_error_memory("a report of knobs", count * (int64_t)sizeof *noise);
+    for (int i = 0; i < count && status == TS_OK; i++)
+        status = time_knob(&t, &knobs[i], &noise[i]);
+    if (status == TS_OK) {
+        report(p, knobs, noise, count, o.out ? o.out : stdout);
+        status = ts_profile_flush(o.out ? o.out : stdout, "prof_try");
     }
-    if (status == TS_OK)
-        report(p, knobs, count, o.out ? o.out : stdout);
+    ts_sys_free(noise);
     ts_profile_free(p);
     return status;
 }

@@ -196,6 +196,36 @@ static void print_device(const ts_profile *p, FILE *out)
                 (long long)d->lost);
 }
 
+/** Sums the times of the rows with ERROR, as a share; *worst: the one with most time, or NULL. */
+static double error_share(const ts_profile *p, const ts_entry **worst)
+{
+    double sum = 0;
+    *worst = NULL;
+    for (int64_t i = 0; i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        if (e->regime != TS_REGIME_ERROR)
+            continue;
+        sum += ts_entry_time(p, e);
+        *worst = !*worst || ts_entry_time(p, e) > ts_entry_time(p, *worst) ? e : *worst;
+    }
+    return percent(sum, ts_profile_time(p));
+}
+
+/** Prints the causes that can make a verdict unreliable (docs/profile.md). */
+static void print_doubt(const ts_profile *p, FILE *out)
+{
+    const ts_device_part *d = &p->device;
+    const ts_entry *worst;
+    double works = (double)(d->kernels + d->copies + d->lost), errors = error_share(p, &worst);
+    if (strcmp(p->shares.verdict, "unreliable") != 0)
+        return;
+    fprintf(out,
+            "unreliable: ERROR rows take %.1f%%, ERROR and unknown work %.1f%%; the rows differ "
+            "from the wall time by %.1f%%; %.1f%% of GPU work is lost%s\n",
+            errors, 100 * p->shares.unknown, 100 * fabs(p->own_share),
+            percent((double)d->lost, works), d->incomplete ? "; GPU times are missing" : "");
+}
+
 /** Prints how complete the profile is: known work, sum of rows, cost of the profiler, lost data. */
 static void print_trust(const ts_profile *p, FILE *out)
 {
@@ -213,14 +243,15 @@ static void print_trust(const ts_profile *p, FILE *out)
             "took %.1f%% (%.0f calls)\n",
             percent(known, kernels), 100 * p->own_share, 100 * p->shares.profiler, calls);
     if (p->overwritten)
-        fprintf(out, "the trace has the latest %lld calls; %lld older ones were overwritten\n",
-                (long long)p->nevents, (long long)p->overwritten);
+        fprintf(out, "the trace has the latest calls; %lld older ones were overwritten\n",
+                (long long)p->overwritten);
     if (p->lost_events)
         fprintf(out, "INCOMPLETE: %lld calls had no room in the trace\n",
                 (long long)p->lost_events);
     if (p->lost_steps || p->shared_calls)
         fprintf(out, "INCOMPLETE: %lld steps without room, %lld calls in rows without shapes\n",
                 (long long)p->lost_steps, (long long)p->shared_calls);
+    print_doubt(p, out);
     for (int64_t i = 0; i < p->count; i++)
         if (p->entries[i].regime == TS_REGIME_ERROR)
             fprintf(out,
@@ -237,8 +268,12 @@ void ts_profile_write_verdict(const ts_profile *p, FILE *out)
     fprintf(out,
             "%s: %.0f%% compute, %.0f%% memory, %.0f%% overhead, %.0f%% outside of calls",
             s->verdict, 100 * s->compute, 100 * s->memory, 100 * s->overhead, 100 * s->outside);
+    const ts_entry *worst;
+    double errors = error_share(p, &worst);
     if (s->unknown > 0.005)
         fprintf(out, ", %.0f%% unknown", 100 * s->unknown);
+    if (s->unknown > 0.005 && worst)
+        fprintf(out, " (%.0f%% above a ceiling, most in %s)", errors, worst->op);
     if (ts_profile_is_of_device(p))
         fprintf(out, " of %.3f s on %s; wall time %.3f s", ts_profile_time(p) / 1e9,
                 p->device.machine.name, s->wall_ns / 1e9);
@@ -254,11 +289,11 @@ void ts_profile_write_verdict(const ts_profile *p, FILE *out)
                 ts_machine_bandwidth(d, 0) / 1e9, ts_machine_bandwidth(d, 1) / 1e9);
     if (p->measured)
         fprintf(out,
-                "ceilings of %s, %d threads: %.1f GFLOP/s in products, %.1f elementwise, %.1f GB/s "
-                "(caches to %.1f); an empty call %.0f ns\n",
-                m->name, m->threads, m->gemm_flops / 1e9, m->vector_flops / 1e9,
-                ts_machine_bandwidth(m, 0) / 1e9, ts_machine_bandwidth(m, 1) / 1e9,
-                m->call_ns + m->entry_ns);
+                "ceilings of %s, %d thread%s: %.1f GFLOP/s in products, %.1f elementwise, "
+                "%.1f GB/s (caches to %.1f); an empty call %.0f ns\n",
+                m->name, m->threads, m->threads == 1 ? "" : "s", m->gemm_flops / 1e9,
+                m->vector_flops / 1e9, ts_machine_bandwidth(m, 0) / 1e9,
+                ts_machine_bandwidth(m, 1) / 1e9, m->call_ns + m->entry_ns);
     else
         fputs("this machine was not measured: no regimes\n", out);
 }
@@ -339,6 +374,12 @@ static void write_folded(const ts_profile *p, FILE *out)
         fprintf(out, "program;(profiler) %.0f\n", p->profiler_ns);
 }
 
+ts_status ts_profile_flush(FILE *out, const char *op)
+{
+    bool good = fflush(out) == 0 && !ferror(out);
+    return good ? TS_OK : ts_error_set(TS_ERR_IO, "%s: writing failed", op);
+}
+
 ts_status ts_profile_write(const ts_profile *profile, FILE *out, ts_profile_format format)
 {
     TS_TRY(TS_CHECK_OBJECTS(profile));
@@ -351,8 +392,12 @@ ts_status ts_profile_write(const ts_profile *profile, FILE *out, ts_profile_form
     case TS_PROFILE_CHROME: status = ts_profile_write_chrome(profile, out); break;
     case TS_PROFILE_CSV: write_csv(profile, out); break;
     case TS_PROFILE_FOLDED: write_folded(profile, out); break;
-    default: return TS_CHECK_VALUE((int64_t)format, false, "a ts_profile_format");
+    default:
+        return ts_error_set(TS_ERR_VALUE,
+                            "profile_write: argument 'format': expected a ts_profile_format, got "
+                            "%d",
+                            (int)format);
     }
     TS_TRY(status);
-    return ferror(out) ? ts_error_set(TS_ERR_IO, "profile_write: writing failed") : TS_OK;
+    return ts_profile_flush(out, "profile_write");
 }

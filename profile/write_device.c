@@ -141,6 +141,7 @@ static void print_memory(const ts_memory_part *m, FILE *out)
         return;
     fprintf(out, "\nmemory of tensors on %s: peak %.2f MiB after %.3f s", m->device,
             m->peak_bytes / 1048576, m->peak_ns / 1e9);
+    fputs(", in recorded and other steps", out);
     if (m->before > 0)
         fprintf(out, "; %.2f MiB were in use before", m->before / 1048576);
     if (m->capacity > 0)

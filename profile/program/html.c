@@ -48,6 +48,24 @@ static double time_of(const page *p, const op_sum *o)
     return p->device ? o->device_ns : o->self_ns;
 }
 
+static void add_regime(op_sum *o, const char *regime, double ns)
+{
+    int k = 0;
+    while (k < REGIMES_MOST - 1 && o->in[k].regime && strcmp(o->in[k].regime, regime) != 0)
+        k++;
+    o->in[k].regime = regime;
+    o->in[k].ns += ns;
+}
+
+/** The regime in which the op spends most of its time. */
+static const char *regime_of(const op_sum *o)
+{
+    int most = 0;
+    for (int k = 1; k < REGIMES_MOST && o->in[k].regime; k++)
+        most = o->in[k].ns > o->in[most].ns ? k : most;
+    return o->in[most].regime;
+}
+
 static void sum_ops(page *p)
 {
     size_t i;
@@ -71,6 +89,7 @@ static void sum_ops(page *p)
         o->roof_ns += number(row, "roof_ns");
         o->overhead_ns += number(row, "overhead_ns");
         o->device_ns += number(row, "device_ns");
+        add_regime(o, text(row, "regime"), number(row, p->device ? "device_ns" : "self_ns"));
     }
     qsort(p->ops, (size_t)p->nops, sizeof p->ops[0], by_time);
 }
@@ -164,8 +183,8 @@ static ts_status draw_steps(const page *p, ts_chart *chart)
     return status == TS_OK ? inline_chart(p, chart) : status;
 }
 
-/** Draws memory over time: the line of an owner is the sum of its bytes and those of all owners
- *  after it in the list. */
+/** Draws memory over time. Each line adds an owner to the sum of the owners after it in the list,
+ *  and its name begins with "+", except for the last owner. */
 static ts_status draw_memory(const page *p, ts_chart *chart)
 {
     json_t *memory = json_object_get(p->root, "memory");
@@ -183,8 +202,10 @@ static ts_status draw_memory(const page *p, ts_chart *chart)
             x[n + i] += json_number_value(json_array_get(json_object_get(point, "bytes"), k)) /
                         1048576;
         }
-        status = ts_chart_line(chart, json_string_value(json_array_get(owners, k)), x, x + n,
-                               (int64_t)n, NULL);
+        char name[64];
+        snprintf(name, sizeof name, "%s%.40s", k + 1 < most ? "+ " : "",
+                 json_string_value(json_array_get(owners, k)));
+        status = ts_chart_line(chart, name, x, x + n, (int64_t)n, NULL);
     }
     free(x);
     return status == TS_OK ? inline_chart(p, chart) : status;
@@ -230,7 +251,7 @@ static void print_ops(const page *p)
 {
     fprintf(p->out,
             "<h2>Operators</h2><table><tr><th>op<th>calls<th>self ms%s<th>GFLOP/s<th>GB/s"
-            "<th>%% of ceiling</tr>\n",
+            "<th>%% of ceiling<th>regime</tr>\n",
             p->device ? "<th>device ms<th>% of device" : "<th>% of wall");
     for (int i = 0; i < p->nops && i < ROWS_MOST; i++) {
         const op_sum *o = &p->ops[i];
@@ -246,7 +267,9 @@ static void print_ops(const page *p)
         print_number(p->out, o->flops / ns, 2);
         print_number(p->out, o->bytes / ns, 2);
         print_number(p->out, fmin(100, 100 * o->roof_ns / (ns - o->overhead_ns)), 0);
-        fputs("</tr>\n", p->out);
+        fputs("<td>", p->out);
+        print_text(p->out, regime_of(o));
+        fputs("</td></tr>\n", p->out);
     }
     fputs("</table>\n", p->out);
 }
@@ -347,7 +370,10 @@ static ts_status print_memory(const page *p)
     fprintf(p->out, "<h2>Memory of tensors</h2>\n<p>Peak %.2f MiB on ",
             number(memory, "peak_bytes") / 1048576);
     print_text(p->out, text(memory, "device"));
-    fprintf(p->out, ", after %.3f s.</p>\n", number(memory, "peak_ns") / 1e9);
+    fprintf(p->out,
+            ", after %.3f s, in recorded and other steps. In the chart, each line that begins with "
+            "+ adds an owner to the line below it.</p>\n",
+            number(memory, "peak_ns") / 1e9);
     TS_TRY(draw(p, &(ts_chart_opts){.size = sizeof(ts_chart_opts), .x_title = "s",
                                     .y_title = "MiB", .height = 320},
                 draw_memory));
@@ -368,9 +394,15 @@ static ts_status print_memory(const page *p)
     return TS_OK;
 }
 
+static const char *threads_of(json_t *object)
+{
+    return number(object, "threads") == 1 ? "thread" : "threads";
+}
+
 static void print_head(const page *p)
 {
     json_t *m = json_object_get(p->root, "machine"), *i = json_object_get(p->root, "integrity");
+    json_t *memory = json_object_get(p->root, "memory");
     fputs("<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8><title>Profile</title>\n"
           "<style>\n"
           "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;"
@@ -387,16 +419,27 @@ static void print_head(const page *p)
           "</style></head><body>\n<h1>",
           p->out);
     print_text(p->out, text(p->root, "verdict"));
-    fprintf(p->out, "</h1>\n<p>%.3f s in %.0f threads, on ", p->wall_ns / 1e9,
-            number(p->root, "threads"));
+    fprintf(p->out, "</h1>\n<p>%.3f s in %.0f %s, on ", p->wall_ns / 1e9,
+            number(p->root, "threads"), threads_of(p->root));
     print_text(p->out, text(m, "name"));
     fprintf(p->out,
-            ", whose ceilings with %.0f threads were measured as %.1f GFLOP/s in products and %.1f "
-            "elementwise. Rows sum to the wall time within %.4f %%; %.0f rows are above a ceiling, "
-            "%.0f steps and %.0f shapes were lost.</p>\n",
-            number(m, "threads"), number(m, "gemm_flops") / 1e9, number(m, "vector_flops") / 1e9,
+            ", whose ceilings with %.0f %s were measured as %.1f GFLOP/s in products and %.1f "
+            "elementwise. Rows sum to the wall time within %.4f %%; %.0f rows are above a ceiling; "
+            "%.0f steps had no room, %.0f calls are in rows without shapes.",
+            number(m, "threads"), threads_of(m), number(m, "gemm_flops") / 1e9,
+            number(m, "vector_flops") / 1e9,
             100 * fabs(number(i, "missing_share")), number(i, "errors"), number(i, "lost_steps"),
             number(i, "shared_calls"));
+    if (number(i, "lost_calls") > 0)
+        fprintf(p->out, " INCOMPLETE: %.0f calls had no room in the trace.",
+                number(i, "lost_calls"));
+    if (number(memory, "lost") > 0)
+        fprintf(p->out, " INCOMPLETE: %.0f allocations had no room in the log.",
+                number(memory, "lost"));
+    if (number(i, "overwritten_calls") > 0)
+        fprintf(p->out, " The trace has the latest calls; %.0f older ones were overwritten.",
+                number(i, "overwritten_calls"));
+    fputs("</p>\n", p->out);
     const char *note = text(json_object_get(p->root, "device_times"), "note");
     if (p->device) {
         fputs("<p>The shares are of the time of ", p->out);
@@ -468,7 +511,7 @@ ts_status write_html(const ts_profile *profile, const char *path)
             p->time_ns = number(p->device, "busy_ns") + number(p->device, "idle_ns");
         else
             p->device = NULL;
-        status = p->root ? ts_replace_file("ts-prof", path, print_page, p) : TS_ERR_MEMORY;
+        status = p->root ? ts_replace_file("report", path, print_page, p) : TS_ERR_MEMORY;
         json_decref(p->root);
     }
     free(p);

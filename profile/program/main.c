@@ -24,7 +24,7 @@ static ts_status print_profile(FILE *out, void *ctx)
 static ts_status write_to(const char *path, const ts_profile *p, ts_profile_format format)
 {
     output o = {p, format};
-    return path ? ts_replace_file("ts-prof", path, print_profile, &o) : TS_OK;
+    return path ? ts_replace_file("report", path, print_profile, &o) : TS_OK;
 }
 
 static ts_status report(const settings *s)
@@ -87,51 +87,78 @@ static ts_status calibrate(const settings *s)
     return TS_OK;
 }
 
+/** Removes TS_PROF from the environment: ts-prof itself is not profiled, and so it never replaces
+ *  the files that it reads. Runs before the library's initialisers, which read the variable. */
+static void hide_setting(int argc, char **argv, char **environment)
+{
+    (void)argc, (void)argv;
+    char **kept = environment;
+    for (char **at = environment; *at; at++)
+        if (strncmp(*at, "TS_PROF=", 8) != 0)
+            *kept++ = *at;
+    *kept = NULL;
+}
+__attribute__((section(".preinit_array"), used)) static void (*const begin)(int, char **,
+                                                                            char **) = hide_setting;
+
+/** Number of the command among the words of the program; -1: none of them is one. */
+static int find_command(int argc, char **argv)
+{
+    static const char *const names[] = {"report", "compare", "calibrate"};
+    for (int i = 1; i < argc; i++)
+        for (int k = 0; k < 3; k++)
+            if (strcmp(argv[i], names[k]) == 0)
+                return k;
+    return -1;
+}
+
 int main(int argc, char **argv)
 {
+    enum { REPORT = 1, COMPARE = 2, CALIBRATE = 4, ALL = 7 };
     settings s = {0};
-    int status;
-    const ts_argument arguments[] = {
-        {.name = "COMMAND",
-         .help = "command",
-         .text = &s.command,
-         .one_of = "report|compare|calibrate",
-         .required = true},
-        {.name = "FILE", .help = "a profile.json, for report and compare", .text = &s.file},
-        {.name = "AFTER", .help = "second profile.json, for compare", .text = &s.after},
-        {.name = "--html", .help = "report: write an HTML page to this file", .text = &s.html,
-         .value = "FILE"},
-        {.name = "--csv", .help = "report: write the rows as CSV to this file", .text = &s.csv,
-         .value = "FILE"},
-        {.name = "--folded",
-         .help = "report: write folded stacks, for flame graphs, to this file",
-         .text = &s.folded, .value = "FILE"},
-        {.name = "--anew", .help = "calibrate: measure again, even if results are stored",
-         .flag = &s.anew},
-        {.name = "--device", .help = "calibrate: the device, such as cuda; default cpu",
-         .text = &s.device, .value = "NAME"},
+    int status, command = find_command(argc, argv), count = 0;
+    const struct {
+        int of; /* the commands that take the argument */
+        ts_argument argument;
+    } all[] = {
+        {ALL, {.name = "COMMAND", .help = "command", .text = &s.command, .required = true,
+               .one_of = "report|compare|calibrate"}},
+        {REPORT | COMPARE, {.name = "FILE", .help = "a profile.json, for report and compare",
+                            .text = &s.file, .required = command >= 0}},
+        {COMPARE, {.name = "AFTER", .help = "second profile.json, for compare", .text = &s.after,
+                   .required = command >= 0}},
+        {REPORT, {.name = "--html", .help = "report: write an HTML page to this file",
+                  .text = &s.html, .value = "FILE"}},
+        {REPORT, {.name = "--csv", .help = "report: write the rows as CSV to this file",
+                  .text = &s.csv, .value = "FILE"}},
+        {REPORT, {.name = "--folded",
+                  .help = "report: write folded stacks, for flame graphs, to this file",
+                  .text = &s.folded, .value = "FILE"}},
+        {CALIBRATE, {.name = "--anew",
+                     .help = "calibrate: measure again, even if results are stored",
+                     .flag = &s.anew}},
+        {CALIBRATE, {.name = "--device",
+                     .help = "calibrate: the device, such as cuda; default cpu",
+                     .text = &s.device, .value = "NAME"}},
     };
+    ts_argument arguments[sizeof all / sizeof all[0]]; /* of the command, or all */
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (command < 0 || (all[i].of & (1 << command)))
+            arguments[count++] = all[i].argument;
+    if (argc == 2 && strcmp(argv[1], "--version") == 0) {
+        printf("ts-prof %s\n", ts_version_string());
+        return ts_program_end(0);
+    }
     if (!ts_program_begin(argc, argv,
                           "Reads profiles that TS_PROF=1,out=FOLDER writes.\n"
                           "report prints FILE or writes it in other formats, compare prints the\n"
-                          "differences from FILE to AFTER, and calibrate measures this machine.\n",
-                          arguments, sizeof arguments / sizeof arguments[0], &status))
+                          "differences from FILE to AFTER, and calibrate measures this machine.\n"
+                          "ts-prof COMMAND --help prints the arguments of a command; ts-prof\n"
+                          "--version prints the version.\n",
+                          arguments, count, &status))
         return status;
-    bool reports = strcmp(s.command, "report") == 0, compares = strcmp(s.command, "compare") == 0;
-    bool draws = s.html || s.csv || s.folded;
-    const char *wrong = (reports || compares) && !s.file ? "expected FILE, a profile.json"
-                        : compares && !s.after           ? "expected AFTER, a second profile.json"
-                        : !compares && s.after           ? "AFTER belongs to compare"
-                        : !reports && draws ? "--html, --csv and --folded belong to report"
-                        : (reports || compares) && (s.anew || s.device)
-                            ? "--anew and --device belong to calibrate"
-                        : !(reports || compares) && s.file ? "calibrate takes no FILE"
-                                                           : NULL;
-    if (wrong) {
-        fprintf(stderr, "ts-prof: %s; see --help\n", wrong);
-        return 2;
-    }
-    ts_status done = reports ? report(&s) : compares ? compare(&s) : calibrate(&s);
+    ts_status (*const run[])(const settings *) = {report, compare, calibrate};
+    ts_status done = run[command](&s);
     if (done != TS_OK)
         fprintf(stderr, "ts-prof: %s\n", ts_error_message());
     return ts_program_end(done == TS_OK ? 0 : 1);

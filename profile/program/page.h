@@ -7,11 +7,15 @@
 #include <stdio.h>
 #include <tessera/tessera.h>
 
-enum { OPS_MOST = 256 };
+enum { OPS_MOST = 256, REGIMES_MOST = 16 };
 
 typedef struct op_sum {
     const char *name;
     double calls, self_ns, flops, bytes, roof_ns, overhead_ns, device_ns;
+    struct {
+        const char *regime;
+        double ns;
+    } in[REGIMES_MOST]; /* time by regime; the first without a regime ends the list */
 } op_sum;
 
 typedef struct page {

@@ -94,6 +94,16 @@ static ts_profile *a2(bool yes)
     pointwise(p, 10, yes ? 0.3e9 : 0.03e9);
     return p;
 }
+static ts_profile *a2_fills(bool yes) /* calls that no group can contain */
+{
+    static const char *const ops[] = {"uniform", "full", "fill", "embedding", "transpose"};
+    ts_profile *p = empty(false);
+    for (int i = 0; i < TS_COUNTOF(ops); i++)
+        snprintf(pointwise(p, 10, 0.1e9)->op, 48, "%s", ops[i]);
+    if (yes)
+        pointwise(p, 10, 0.15e9);
+    return p;
+}
 static ts_profile *a2_short(bool yes) /* kernels that take no longer than one of one element */
 {
     ts_profile *p = empty(true);
@@ -230,7 +240,7 @@ static const struct {
     double gain; /* expected gain of the profile make(true) */
 } fixtures[] = {
     {"A1", a1, 0.4},          {"A1", a1_host, 0.2},
-    {"A2", a2, 0.2},          {"A2", a2_short, 0.1},
+    {"A2", a2, 0.2},          {"A2", a2_short, 0.1}, {"A2", a2_fills, 0.1},
     {"A3", a3, 0.2999},       {"A4", a4, 0.2},       {"A5", a5, 0.375},
     {"A5", a5_wide, 0.25},    {"A5", a5_wide_product, 0.45},
     {"A6", a6, 0.1},          {"A7", a7, 0.1},
@@ -386,7 +396,39 @@ TS_TEST(a_knob_is_timed_and_restored)
     ck_assert_msg(knobs[0].measured > 0.45 && knobs[0].measured < 0.7, "%f", knobs[0].measured);
     ck_assert_msg(knobs[1].measured > 0.6 && knobs[1].measured < 0.85, "%f", knobs[1].measured);
     ck_assert_msg(strstr(text, "batch") && strstr(text, "4.00 times the work takes"), "%s", text);
+    ck_assert_msg(strstr(text, "within noise") == NULL, "%s", text);
     free(text);
+}
+
+/** Each pair of blocks has another ratio of its times, which are 1 ms to 5 ms. */
+static ts_status noisy_step(void *user)
+{
+    static const int us[] = {1000, 5000, 1000, 1000, 5000, 1000};
+    program *p = user;
+    usleep((useconds_t)us[p->steps++ % TS_COUNTOF(us)]);
+    return TS_OK;
+}
+
+TS_TEST(a_gain_below_the_noise_is_no_result)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+    use_fixed_machine();
+    program p = {0};
+    ts_knob k = {.name = "none", .kind = TS_KNOB_GRAPH, .value = &p.batch, .trial = 1};
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    OK(ts_prof_try(noisy_step, &p, &k, 1,
+                   TS_OPTS(ts_try_opts, .steps = 1, .warmup = 6, .rounds = 3, .out = out)));
+    fclose(out);
+    ck_assert_msg(strstr(text, "within noise") != NULL, "%s", text);
+    free(text);
+    OK(ts_prof_start(NULL));
+    FAILS(TS_ERR_STATE, ts_prof_try(noisy_step, &p, &k, 1, NULL));
+    SAYS("TS_PROF");
+    OK(ts_prof_stop());
 }
 
 TS_TEST(bad_knobs_and_failing_steps_are_errors)

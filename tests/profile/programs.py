@@ -19,8 +19,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 import tally  # noqa: E402
 
-MLP, TS_PROF = map(os.path.abspath, sys.argv[1:])
-del sys.argv[1:]
+MLP, TS_PROF = map(os.path.abspath, sys.argv[1:3])
+del sys.argv[1:3]
 CACHE = tempfile.TemporaryDirectory()
 RUNS = {}  # (setting, steps) -> (folder of a run with this profile, its output)
 
@@ -139,6 +139,23 @@ class Programs(unittest.TestCase):
         for setting in ("", "0"):
             self.assertEqual(self.run_program(MLP, "3", setting=setting).stderr, "")
 
+    def test_settings_without_effect_are_reported(self):
+        self.profile()  # skips builds without timers, and measures the machine
+        done = self.run_program(MLP, "6", setting="steps=20:30")
+        self.assertRegex(done.stderr, r"TS_PROF: steps=20:30: the program ended after step [56]; ")
+        done = self.run_program(MLP, "6", setting="steps=2:30")
+        self.assertRegex(done.stderr, r"TS_PROF: steps=2:30: the program ended after step [56]\n")
+        self.assertNotIn("TS_PROF", self.run_program(MLP, "6", setting="steps=2:4").stderr)
+        done = self.run_program(MLP, "6", setting="wait=20,active=2")
+        self.assertIn("TS_PROF: the program ended before the first step", done.stderr)
+        for word in ("trace", "flight"):
+            done = self.run_program(MLP, "3", setting=word)
+            self.assertIn(f"TS_PROF: '{word}' without out=FOLDER", done.stderr)
+        for first, second in (("steps=1:2", "steps=3:4"), ("out=a", "out=a"), ("1", "1")):
+            done = self.run_program(MLP, "3", setting=f"{first},nvtx,{second}")
+            self.assertIn(f"got '{first}' and '{second}'; no profile", done.stderr)
+            self.assertNotIn("profile: ", done.stderr)
+
     def test_a_folder_that_cannot_be_written_is_an_error(self):
         done = self.run_program(MLP, "3", setting="out=/proc/no/such")
         if "has no timers" not in done.stderr:
@@ -168,6 +185,32 @@ class Programs(unittest.TestCase):
             self.assertIn(f"cycle {cycle}: " + profile["verdict"], done.stderr)
         done = self.run_program(MLP, "8", setting="active=3")  # the last cycle has two steps
         self.assertEqual(re.findall(r"cycle (\d)\nprofile: ", done.stderr), ["1", "2", "3"])
+
+    def test_a_process_beside_another_writes_to_a_folder_of_its_own(self):
+        self.profile()  # skips builds without timers, and measures the machine
+        started = subprocess.Popen([MLP, "100000000"], cwd=self.folder, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL,
+                                   env={**os.environ, "XDG_CACHE_HOME": CACHE.name,
+                                        "TS_PROF": "1,out=shared"})
+        started.stdout.readline()  # its first steps are done
+        done = self.run_program(MLP, "3", setting="1,out=shared")
+        os.kill(started.pid, signal.SIGTERM)
+        started.communicate(timeout=120)
+        self.run_program(MLP, "3", setting="1,out=shared")  # nobody writes there any more
+        (other,) = set(os.listdir(os.path.join(self.folder, "shared"))) - {"profile.json"}
+        self.assertRegex(other, r"^process-\d+$")
+        self.assertIn(f"wrote shared/{other}/profile.json", done.stderr)
+
+    def test_ts_prof_is_not_profiled(self):
+        self.profile()
+        path = os.path.join(self.folder, "p", "profile.json")
+        with open(path, encoding="utf-8") as file:
+            before = file.read()
+        plain = self.run_program(TS_PROF, "report", "p/profile.json")
+        done = self.run_program(TS_PROF, "report", "p/profile.json", setting="1,out=p")
+        self.assertEqual((done.stdout, done.stderr), (plain.stdout, ""))
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(file.read(), before)
 
     def test_a_signal_that_ends_the_program_ends_the_profile_too(self):
         self.profile()  # skips builds without timers, and measures the machine
@@ -225,8 +268,13 @@ class Programs(unittest.TestCase):
                 for name in kept:
                     kept[name] += row[name]
         self.assertEqual(sorted(row[0] for row in rows), sorted(sums))
-        for op, calls, self_ms, share, flops, rate, _ in rows:
+        for op, calls, self_ms, share, flops, rate, _, regime in rows:
             s = sums[op]
+            times = {}
+            for row in profile["rows"]:
+                if row["op"] == op and row["kernel"]:
+                    times[row["regime"]] = times.get(row["regime"], 0) + row["self_ns"]
+            self.assertEqual(regime, max(times, key=times.get))
             for shown, value in ((calls, s["calls"]), (self_ms, s["self_ns"] / 1e6),
                                  (share, 100 * s["self_ns"] / profile["wall_ns"]),
                                  (flops, s["flops"] / s["self_ns"]),
@@ -261,6 +309,22 @@ class Programs(unittest.TestCase):
         self.assertEqual(shown.keys(), whole.keys())
         for name, ms in whole.items():
             self.assertAlmostEqual(shown[name], ms, delta=0.006)
+
+    def test_the_page_and_the_report_say_what_is_lost(self):
+        profile, _ = self.profile("memory,out=p")
+        profile["integrity"].update(lost_calls=712, overwritten_calls=713, shared_calls=714)
+        profile["memory"].update(lost=715)
+        with open(os.path.join(self.folder, "p/profile.json"), "w", encoding="utf-8") as file:
+            json.dump(profile, file)
+        text = self.run_program(TS_PROF, "report", "p/profile.json").stdout
+        self.run_program(TS_PROF, "report", "p/profile.json", "--html", "r.html")
+        with open(os.path.join(self.folder, "r.html"), encoding="utf-8") as file:
+            page = file.read()
+        for shown in (text, page):
+            for number in ("712", "713", "714", "715"):
+                self.assertRegex(shown, number + " (older|calls|allocations)")
+        self.assertNotIn("1 threads", page)
+        self.assertIn("+ optimizer", page)
 
     def test_a_browser_shows_the_page_at_two_widths(self):
         browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser",
@@ -358,8 +422,33 @@ class Programs(unittest.TestCase):
                       ["what"], []):
             done = self.run_program(TS_PROF, *words, status=2)
             self.assertEqual(done.stdout, "", words)
-        self.assertIn("none.json", self.run_program(TS_PROF, "report", "none.json",
-                                                    status=1).stderr)
+        done = self.run_program(TS_PROF, "report", "none.json", status=1)
+        self.assertIn("none.json", done.stderr)
+
+    def test_help_is_of_the_command(self):
+        done = self.run_program(TS_PROF, "calibrate", "--help")
+        self.assertIn("--device", done.stdout)
+        self.assertNotIn("--html", done.stdout)
+        self.assertIn("--html", self.run_program(TS_PROF, "--help").stdout)
+        done = self.run_program(TS_PROF, "--version")
+        self.assertRegex(done.stdout, r"^ts-prof \d+\.\d+\.\d+\n$")
+
+    def test_an_error_names_the_program_once(self):
+        self.profile()
+        done = self.run_program(TS_PROF, "report", "p/profile.json", "--csv", "no/such/r.csv",
+                                status=1)
+        self.assertEqual(done.stderr.count("ts-prof"), 1, done.stderr)
+
+    def test_the_report_says_why_a_verdict_is_unreliable(self):
+        profile, _ = self.profile()
+        slow = max((row for row in profile["rows"] if row["kernel"]), key=lambda r: r["self_ns"])
+        slow["flops"] = 1e20
+        with open(os.path.join(self.folder, "p/profile.json"), "w", encoding="utf-8") as file:
+            json.dump(profile, file)
+        text = self.run_program(TS_PROF, "report", "p/profile.json").stdout
+        share = 100 * slow["self_ns"] / profile["wall_ns"]
+        self.assertIn(f"({share:.0f}% above a ceiling, most in {slow['op']})", text)
+        self.assertIn(f"unreliable: ERROR rows take {share:.1f}%", text)
 
 
 if __name__ == "__main__":

@@ -100,11 +100,16 @@ TS_TEST(a_profile_survives_its_file)
     ck_assert_ptr_nonnull(strstr(text, "1.000 times"));
     FAILS(TS_ERR_VALUE, ts_profile_write(p, stdout, (ts_profile_format)9));
     SAYS("format");
-    out = fopen("/dev/full", "w");
-    setvbuf(out, NULL, _IONBF, 0);
-    FAILS(TS_ERR_IO, ts_profile_write(p, out, TS_PROFILE_JSON));
-    FAILS(TS_ERR_IO, ts_profile_compare(p, p, out));
-    fclose(out);
+    for (int format = 0; format <= 4; format++) { /* 4: a comparison */
+        static char large[1 << 20]; /* has room for all, so that only a flush fails */
+        static const ts_profile_format formats[] = {TS_PROFILE_JSON, TS_PROFILE_TABLES,
+                                                    TS_PROFILE_CSV, TS_PROFILE_FOLDED};
+        out = fopen("/dev/full", "w");
+        setvbuf(out, large, _IOFBF, sizeof large);
+        FAILS(TS_ERR_IO, format < 4 ? ts_profile_write(p, out, formats[format])
+                                    : ts_profile_compare(p, p, out));
+        fclose(out);
+    }
     ts_profile_shares s = {.size = sizeof s};
     OK(ts_profile_get_shares(p, &s));
     ck_assert_int_eq(s.steps, 5);
@@ -125,6 +130,12 @@ static char *changed(const char *from, const char *to)
     return text;
 }
 
+/** The part of a profile about memory, with one owner's bytes, before the member first_step. */
+#define MEMORY(peak, capacity)                                                                     \
+    "\"memory\": {\"device\": \"cpu\", \"before\": 0, \"capacity\": " capacity                     \
+    ", \"peak_ns\": 1, \"peak_bytes\": " peak ", \"lost\": 0, \"peak\": [64, 0, 0, 0, 0, 0], "     \
+    "\"points\": [], \"holders\": []}, \"first_step\""
+
 TS_TEST(wrong_files_are_refused_by_the_field)
 {
     static const struct {
@@ -144,16 +155,43 @@ TS_TEST(wrong_files_are_refused_by_the_field)
         {"[[100, 60, 0, 30, 10]]", "[[100, 60]]", "steps"},
         {"[[100, 60, 0, 30, 10]]", "[7]", "steps"},
         {"[[100, 60, 0, 30, 10]]", "{}", "steps"},
-        {"[8, 9e9]", "[8]", "machine"},
+        {"[8, 9e9]", "[8]", "bandwidth"},
         {"[8, 9e9]", "[8, -1]", "bandwidth"},
         {"\"gemm_flops\": 1e11", "\"gemm_flops\": 0", "ceilings"},
         {"\"machine\": {", "\"machin\": {", "name"},
         {"\"integrity\": {", "\"integrit\": {", "missing_share"},
         {"\"rows\": [", "\"rows\": [[],", "op"},
+        {"\"wall_ns\": 100", "\"wall_ns\": 0", "wall_ns"},
+        {"\"wall_ns\": 100", "\"wall_ns\": -5", "wall_ns"},
+        {"\"wall_ns\": 100", "\"wall_ns\": 1e-300", "wall_ns"},
+        {"\"wall_ns\": 100", "\"wall_ns\": 200", "wall_ns"},
+        {"\"self_ns\": 60", "\"self_ns\": 1e308", "self_ns"},
+        {"\"self_ns\": 60", "\"self_ns\": -600", "self_ns"},
+        {"\"self_ns\": 60", "\"self_ns\": 6e9", "self_ns"},
+        {"\"missing_share\": 0", "\"missing_share\": 3", "missing_share"},
+        {"\"flops\": 15", "\"flops\": 1e300", "flops"},
+        {"\"bytes\": 180", "\"bytes\": -1", "bytes"},
+        {"\"calls\": 1", "\"calls\": 9223372036854775807", "calls"},
+        {"\"first_step\": 1", "\"first_step\": 9223372036854775807", "first_step"},
+        {"\"gemm_flops\": 1e11", "\"gemm_flops\": 1e-300", "gemm_flops"},
+        {"[8, 9e9]", "[8, 1e-300]", "bandwidth"},
+        {"[[100, 60, 0, 30, 10]]", "[[100, -600, 0, 30, 10]]", "steps"},
+        {"[[100, 60, 0, 30, 10]]", "[[1, 6000, 0, 30, 10]]", "steps"},
+        {"[[100, 60, 0, 30, 10]]", "[[1e9, 60, 0, 30, 10]]", "steps"},
+        {"\"first_step\"", MEMORY("0.5", "0"), "peak_bytes"},
+        {"\"first_step\"", MEMORY("64", "1e-300"), "capacity"},
+        {"\"first_step\"", MEMORY("-64", "0"), "peak_bytes"},
     };
-    ts_profile *right = ts_profile_read(put(small_profile));
-    OK(right);
-    ts_profile_free(right);
+    static const char *const right[][2] = {
+        {"\"self_ns\": 60", "\"self_ns\": 60"},
+        {"\"first_step\"", MEMORY("64", "128")},
+        {"60, 0, 30, 10]]", "64, -4, 30, 10]]"}, /* the cost of a stamp is subtracted */
+    };
+    for (int i = 0; i < TS_COUNTOF(right); i++) {
+        ts_profile *p = ts_profile_read(put(changed(right[i][0], right[i][1])));
+        OK(p);
+        ts_profile_free(p);
+    }
     for (int i = 0; i < (int)(sizeof wrong / sizeof wrong[0]); i++) {
         ts_profile *p = ts_profile_read(put(changed(wrong[i].from, wrong[i].to)));
         ck_assert_msg(p == NULL, "%s was read", wrong[i].to);
