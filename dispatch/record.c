@@ -306,7 +306,7 @@ void ts_tally_sum(const ts_tally_table *r, int64_t parts[TS_PART_COUNT])
     for (int i = 0; i < count; i++) {
         const ts_tally_row *row = ts_tally_at(r, i);
         int part = row->op == TS_ROW_OUTSIDE ? (row->key ? TS_PART_OUTSIDE : TS_PART_LAYERS)
-                   : row->key < 16           ? TS_PART_KERNELS
+                   : ts_key_runs(row->key)   ? TS_PART_KERNELS
                                              : TS_PART_LAYERS;
         parts[part] += atomic_load_explicit(&row->cell.ticks, memory_order_relaxed);
     }

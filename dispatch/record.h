@@ -36,6 +36,9 @@ typedef struct ts_tally_row {
     char call[96];                /* op, shapes and dtypes of the first call */
 } ts_tally_row;
 
+/** True if calls of this key run kernels: a backend's key, but not LAZY, which only records. */
+TS_INLINE bool ts_key_runs(int key) { return key < 16 && key != TS_KEY_LAZY; }
+
 /** Op numbers of rows that do not count calls of one op; no op has these numbers. */
 enum {
     TS_ROW_GROUP = TS_MAX_OPS - 2,  /* a fused group */

@@ -14,6 +14,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/device_times.h"
+#include "dispatch/marks.h"
 #include "dispatch/timers_state.h"
 #include "core/hooks.h"
 #include "core/process.h"
@@ -202,20 +203,33 @@ static inline bool is_update(uint16_t op)
 }
 
 static _Thread_local bool updated; /* the thread's last call was an update of an optimizer */
+static _Thread_local uint16_t update_depth; /* nesting depth of that call */
 
 /** Called if a call is an update and the last call was none, or the other way round. Unless the
- *  program marks steps, a step ends at the first call after updates of parameters. */
+ *  program marks steps, a step ends at the first call after updates of parameters. An update counts
+ *  where a backend runs it: a call of LAZY is only recorded, and runs later in a plan. */
 static TS_COLD void note_update(ts_frame *f)
 {
-    if (f->thread->depth != 1 || (updated && f->thread->workspace))
-        return; /* no step ends inside the capture of a graph */
+    if (!updated && !ts_key_runs(f->key))
+        return;
+    if (updated && (f->thread->depth > update_depth || f->thread->workspace))
+        return; /* no step ends inside an update, or inside the capture of a graph */
     updated = !updated;
+    update_depth = f->thread->depth;
     if (updated || atomic_load_explicit(&ts_timing.marked, memory_order_relaxed))
         return;
     if (is_recording(f->thread))
         ts_timers_mark_step(ts_timers_of(f->thread));
     else
         ts_timers_pass_step(f->thread);
+}
+
+void ts_timer_note_launched(const ts_thread *thread, uint16_t op)
+{
+    if (is_update(op)) {
+        updated = true;
+        update_depth = thread->depth + 1;
+    }
 }
 
 /** Like ts_timed_hop(), but adds time and work of the call to a row of the profile. The row is

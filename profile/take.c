@@ -111,7 +111,7 @@ static void add_entry(gathering *g, const ts_tally_row *row)
     ts_scope_path(e.scope, sizeof e.scope, row->scope);
     static const char *const parts[] = {"", "rule", "allocation", "casts"};
     snprintf(e.part, sizeof e.part, "%s", parts[row->part % 4]);
-    e.kernel = call && row->key < 16 && !row->part;
+    e.kernel = call && ts_key_runs(row->key) && !row->part;
     e.product = call && is_product(row->op);
     e.update = call && is_update(row->op);
     ts_device_claim(&g->device, row->hash, &e);

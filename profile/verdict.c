@@ -40,7 +40,7 @@ static double compute_ceiling(const ts_prof_machine *m, const ts_entry *e)
  *  least_ns, the time of its calls or kernels if each had one element. */
 static void judge_kernel(const ts_prof_machine *m, ts_entry *e, double ns, double least_ns)
 {
-    bool runs = strcmp(e->layer, "META") != 0 && strcmp(e->layer, "LAZY") != 0;
+    bool runs = strcmp(e->layer, "META") != 0;
     e->overhead_ns = smaller(ns, least_ns);
     if (e->unknown) {
         e->regime = TS_REGIME_UNKNOWN;
