@@ -107,10 +107,18 @@ void ts_timers_scope(const char *name)
     ts_timers *t = is_recording(thread) ? ts_timers_of(thread) : NULL;
     if (!t)
         return;
-    if (name || t->record.scope)
+    ts_tally_table *r = &t->record;
+    if (name || r->scope)
         ts_device_times_range(name);
-    change_scope(t, name ? ts_scope_named(t->record.scope, name)
-                         : ts_scope_get(t->record.scope).parent);
+    uint32_t inner = !name ? ts_scope_get(r->scope).parent
+                     : r->within ? r->scope : ts_scope_named(r->scope, name);
+    if (name && inner == r->scope) { /* no number is left for it */
+        r->around = r->within++ ? r->around : r->scope;
+        inner = TS_SCOPE_REST;
+    } else if (r->within) {
+        inner = --r->within ? TS_SCOPE_REST : r->around;
+    }
+    change_scope(t, inner);
 }
 
 void *ts_timer_part(ts_thread *thread, ts_part part)

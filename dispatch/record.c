@@ -14,7 +14,8 @@ static struct {
     pthread_mutex_t lock;
     _Atomic uint32_t count; /* scope 0 has no name */
     ts_scope_name names[TS_SCOPES_MOST];
-} scopes = {.lock = PTHREAD_MUTEX_INITIALIZER, .count = 1};
+} scopes = {.lock = PTHREAD_MUTEX_INITIALIZER, .count = 2,
+            .names = {[TS_SCOPE_REST] = {.name = "(further scopes)"}}};
 
 void ts_record_install(void) { ts_fork_guard(&scopes.lock); }
 
@@ -91,10 +92,21 @@ TS_INLINE uint64_t mix_tensor(uint64_t hash, const ts_tensor *t)
     return mix(hash, word);
 }
 
-/** Hashes the class of a call: its tensors (of a list, only the first and the last) and its flags.
- *  Numbers are ignored, because they may differ in each step. */
-static uint64_t hash_call(const ts_frame *f, uint64_t hash)
+/** Mixes the lists of ints of a call without tensors, such as the sizes of a new tensor. */
+static uint64_t mix_sizes(const ts_frame *f, uint64_t hash)
 {
+    for (int i = 0; i < f->nargs; i++)
+        for (uint32_t k = 0; f->args[i].tag == TS_TAG_INTS && k < f->args[i].count; k++)
+            hash = mix(hash, (uint64_t)f->args[i].ints[k]);
+    return hash;
+}
+
+/** Hashes the class of a call: its tensors (of a list, only the first and the last) and its flags;
+ *  without either, its lists of ints. Other numbers are ignored, because they may differ in each
+ *  step. */
+static uint64_t hash_call(const ts_frame *f, const uint64_t seed)
+{
+    uint64_t hash = seed;
     for (int i = 0; i < f->nargs; i++) {
         const ts_value *v = &f->args[i];
         if (v->tag == TS_TAG_TENSOR) {
@@ -107,7 +119,7 @@ static uint64_t hash_call(const ts_frame *f, uint64_t hash)
             hash = mix(hash, (uint64_t)v->i + 1);
         }
     }
-    return hash;
+    return TS_UNLIKELY(hash == seed) ? mix_sizes(f, seed) : hash;
 }
 
 static uint8_t dtype_of(const ts_frame *f)
@@ -198,13 +210,14 @@ ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f)
 {
     uint64_t place = hash_place(f->op, f->key, r->scope);
     bool shapes = f->key < 16;
-    uint64_t hash = shapes ? hash_call(f, place) : place;
+    uint64_t hash = shapes ? hash_call(f, ~place) : place; /* never that of a shared row */
     ts_tally_row *row = find_row(r, hash);
     if (TS_LIKELY(row != NULL))
         return row;
-    row = make_row(r, hash, f->op, f->key, shapes ? TS_TALLY_SHAPED : ALL_ROWS);
+    row = make_row(r, hash, f->op, f->key, shapes ? TS_TALLY_SHAPED : TS_TALLY_SCOPED);
     if (!row) {
-        atomic_fetch_add_explicit(&r->shared, 1, memory_order_relaxed);
+        if (ts_key_runs(f->key))
+            atomic_fetch_add_explicit(&r->shared, 1, memory_order_relaxed);
         return ts_tally_other(r, f->op, f->key, ts_op_name(f->op));
     }
     if (shapes) {
@@ -217,22 +230,32 @@ ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f)
     return row;
 }
 
-ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const char *name)
+/** The row for op and key without shapes in a scope; NULL if it is new and the table has `most` rows
+ *  or more, or memory ran out. */
+static ts_tally_row *shared_row(ts_tally_table *r, uint16_t op, ts_key key, uint32_t scope,
+                                const char *name, int most)
 {
-    uint64_t hash = hash_place(op, key, r->scope);
+    uint64_t hash = hash_place(op, key, scope);
     ts_tally_row *row = find_row(r, hash);
-    if (!row && (row = make_row(r, hash, op, key, ALL_ROWS))) {
+    if (!row && (row = make_row(r, hash, op, key, most))) {
         snprintf(row->call, sizeof row->call, "%s", name);
+        row->scope = scope;
         publish(r);
     }
     return row;
+}
+
+ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const char *name)
+{
+    ts_tally_row *row = shared_row(r, op, key, r->scope, name, TS_TALLY_SCOPED);
+    return TS_LIKELY(row != NULL) ? row : shared_row(r, op, key, TS_SCOPE_REST, name, ALL_ROWS);
 }
 
 ts_tally_row *ts_tally_part(ts_tally_table *r, ts_tally_row *whole, ts_part part)
 {
     uint64_t hash = mix(whole->hash, part);
     ts_tally_row *row = find_row(r, hash);
-    if (!row && (row = make_row(r, hash, whole->op, whole->key, ALL_ROWS))) {
+    if (!row && (row = make_row(r, hash, whole->op, whole->key, TS_TALLY_SHAPED))) {
         memcpy(row->call, whole->call, sizeof row->call);
         row->scope = whole->scope;
         row->dtype = whole->dtype;
@@ -250,17 +273,18 @@ ts_tally_row *ts_tally_named(ts_tally_table *r, uint64_t hash, uint16_t op, ts_k
 {
     hash = mix(hash, hash_place(op, key, r->scope));
     ts_tally_row *row = find_row(r, hash);
-    if (!row && (row = make_row(r, hash, op, key, ALL_ROWS))) {
+    if (!row && (row = make_row(r, hash, op, key, TS_TALLY_SHAPED))) {
         snprintf(row->call, sizeof row->call, "%s", text);
         row->dtype = dtype;
         publish(r);
     }
-    return row;
+    return row ? row : ts_tally_other(r, op, key, ts_row_op(op));
 }
 
 ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row)
 {
-    return ts_tally_other(r, row->op, row->key, row->call);
+    return ts_tally_other(r, row->op, row->key,
+                          row->op == TS_ROW_OUTSIDE ? row->call : ts_row_op(row->op));
 }
 
 /* -------------------------------------------------------------------------------- work ---- */
@@ -442,17 +466,18 @@ bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from)
         if (!calls && !ticks)
             continue;
         ts_tally_row *mine = find_row(to, row->hash);
-        if (!mine) {
-            to->scope = row->scope;
-            mine = make_row(to, row->hash, row->op, row->key, ALL_ROWS);
-            if (!mine) {
-                whole = false;
-                continue;
-            }
+        to->scope = row->scope;
+        if (!mine && (mine = make_row(to, row->hash, row->op, row->key, TS_TALLY_SHAPED))) {
             mine->dtype = row->dtype;
             mine->part = row->part;
             memcpy(mine->call, row->call, sizeof mine->call);
             publish(to);
+        } else if (!mine && (mine = ts_tally_in_scope(to, row)) != NULL && ts_key_runs(row->key)) {
+            count_up(&to->shared, calls);
+        }
+        if (!mine) {
+            whole = false;
+            continue;
         }
         count_up(&mine->cell.calls, calls);
         count_up(&mine->cell.ticks, ticks);

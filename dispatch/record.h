@@ -58,9 +58,11 @@ enum { TS_PART_KERNELS, TS_PART_LAYERS, TS_PART_OUTSIDE, TS_PART_COUNT };
 
 enum {
     TS_TALLY_CHUNK = 128,  /* rows per chunk of a table */
-    TS_TALLY_CHUNKS = 72,  /* most chunks of a table */
-    TS_TALLY_SHAPED = 64 * TS_TALLY_CHUNK, /* most rows by shape; further classes share one row per
-                                              op and layer */
+    TS_TALLY_CHUNKS = 256, /* most chunks of a table */
+    TS_TALLY_SHAPED = 64 * TS_TALLY_CHUNK,  /* a table with more rows gets none by shape: further
+                                               classes share one row per op, layer and scope */
+    TS_TALLY_SCOPED = 240 * TS_TALLY_CHUNK, /* a table with more rows gets none by scope: further
+                                               scopes share one row per op and layer */
     TS_STEPS_MOST = 65536, /* most steps that a recording keeps */
     TS_SCOPES_MOST = 4096  /* most scopes that the process can name */
 };
@@ -101,6 +103,7 @@ typedef struct ts_tally_table {
     uint32_t *index;        /* open addressing: number of a row + 1 */
     uint32_t mask;
     uint32_t scope;         /* the thread's innermost scope */
+    uint32_t around, within; /* in `within` > 0 scopes without a number: the scope around them */
     uint32_t rule;          /* ts_event.seq of the calls of the running backward rule; 0: none */
     _Atomic int64_t shared; /* calls counted in a row that classes of shapes share, because there
                                was no room for another row */
@@ -113,15 +116,16 @@ typedef struct ts_tally_table {
 } ts_tally_table;
 
 /** Finds or makes the row for f's op, key, scope and, for backends, shapes. Without room for a row
- *  by shape, returns the row that classes share. NULL if there is no memory or room for that
- *  row. */
+ *  by shape, returns the row that classes share. NULL if out of memory. */
 ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f);
 /** Finds or makes the row for op and key without shapes, in the current scope of r: time outside of
- *  calls, or calls that get no row of their own. name: text of a new row. */
+ *  calls, or calls that get no row of their own. Without room for a row by scope, returns the row
+ *  of TS_SCOPE_REST, which scopes share. name: text of a new row. */
 ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const char *name);
 /** ts_tally_other() with the op, key and text of `row`. */
 ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row);
-/** Finds or makes a row with this hash, op, key and text in the current scope of r. */
+/** Finds or makes a row with this hash, op, key and text in the current scope of r; without room,
+ *  returns the row that classes share. */
 ts_tally_row *ts_tally_named(ts_tally_table *r, uint64_t hash, uint16_t op, ts_key key,
                              uint8_t dtype, const char *text);
 /** Name of a row's op. */
@@ -129,7 +133,8 @@ TS_INLINE const char *ts_row_op(int op)
 {
     return op == TS_ROW_GROUP ? "(fused group)" : ts_op_name(op);
 }
-/** Finds or makes the row of a part of the calls of `whole`. */
+/** Finds or makes the row of a part of the calls of `whole`. NULL if there is no memory or room: the
+ *  time of the part then belongs to `whole`. */
 ts_tally_row *ts_tally_part(ts_tally_table *r, ts_tally_row *whole, ts_part part);
 /** Combines a hash with that of a call's op and shapes. */
 uint64_t ts_tally_hash(const ts_frame *f, uint64_t hash);
@@ -171,6 +176,9 @@ TS_INLINE ts_tally_row *ts_tally_at(const ts_tally_table *r, int i)
 }
 
 /* ------------------------------------------------------------------------------ scopes ---- */
+
+/** The scope of calls whose own scope has no number, or no room for rows. */
+enum { TS_SCOPE_REST = 1 };
 
 /** A named part of a program; 0 is the whole of it. */
 typedef struct ts_scope_name {

@@ -90,9 +90,20 @@ typedef struct gathering {
     int64_t room, rows, events, first_tick;
     bool called; /* a thread has called an op */
     double tick_ns;
+    uint32_t *index, mask; /* open addressing: number of an entry + 1, by hash_entry() */
     ts_device_sums device;
     ts_trace_row *traced; /* rows of p->calls */
 } gathering;
+
+static uint64_t hash_entry(const ts_entry *e)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    const char *const texts[] = {e->op, e->layer, e->scope, e->call, e->part};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (const char *c = texts[i]; c == texts[i] || c[-1]; c++)
+            hash = (hash ^ (uint8_t)*c) * 0x100000001b3u;
+    return hash ^ hash >> 32;
+}
 
 static void add_entry(gathering *g, const ts_tally_row *row)
 {
@@ -115,8 +126,9 @@ static void add_entry(gathering *g, const ts_tally_row *row)
     e.product = call && is_product(row->op);
     e.update = call && is_update(row->op);
     ts_device_claim(&g->device, row->hash, &e);
-    for (int64_t i = 0; i < p->count; i++) { /* adds to the equal row of another thread */
-        ts_entry *same = &p->entries[i];
+    uint32_t at = (uint32_t)hash_entry(&e) & g->mask;
+    for (; g->index[at]; at = (at + 1) & g->mask) { /* adds to the equal row of another thread */
+        ts_entry *same = &p->entries[g->index[at] - 1];
         if (same->kernel == e.kernel && strcmp(same->op, e.op) == 0 &&
             strcmp(same->layer, e.layer) == 0 && strcmp(same->scope, e.scope) == 0 &&
             strcmp(same->call, e.call) == 0 && strcmp(same->part, e.part) == 0) {
@@ -137,6 +149,19 @@ static void add_entry(gathering *g, const ts_tally_row *row)
         }
     }
     p->entries[p->count++] = e;
+    g->index[at] = (uint32_t)p->count;
+}
+
+static bool take_index(gathering *g)
+{
+    uint32_t room = 64;
+    while (room < 2 * g->rows)
+        room *= 2;
+    g->mask = room - 1;
+    g->index = ts_sys_calloc(room * sizeof *g->index);
+    if (!g->index)
+        ts_error_memory("a profile", room * (int64_t)sizeof *g->index);
+    return g->index;
 }
 
 static bool has_calls(const ts_thread_record *t)
@@ -307,10 +332,12 @@ static ts_profile *take(bool devices)
     p->first_step = first;
     p->lost_steps = lost;
     copy_steps(p, steps, nsteps, g.tick_ns);
-    ts_status status = !traced || take_room_for_events(p, &g) ? fill(&g, devices) : TS_ERR_MEMORY;
+    bool room = take_index(&g) && (!traced || take_room_for_events(p, &g));
+    ts_status status = room ? fill(&g, devices) : TS_ERR_MEMORY;
     if (status == TS_OK)
         judge(&g, devices);
     ts_sys_free(g.traced);
+    ts_sys_free(g.index);
     ts_device_sums_free(&g.device);
     if (status != TS_OK) {
         ts_profile_free(p);

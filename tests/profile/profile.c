@@ -367,6 +367,50 @@ TS_TEST(more_shapes_than_there_is_room_for_are_counted_all_the_same)
     ts_profile_free(p);
 }
 
+/** Enters `scopes` scopes, each with two calls, inside of another. */
+static void call_in_scopes(int scopes)
+{
+    char name[32];
+    TS_PROF_SCOPE("around");
+    for (int i = 0; i < scopes; i++) {
+        TS_SCOPE;
+        snprintf(name, sizeof name, "part %d", i);
+        TS_PROF_SCOPE(name);
+        TS_PROF_SCOPE("inside");
+        OK(ts_exp(ts_ones(TS_SIZES(1 + i % 5), TS_F32)));
+    }
+    OK(ts_sin(one()));
+}
+
+/** Tables without room, for rows by shape, for rows by scope, and for the names of scopes. */
+TS_TEST(more_scopes_than_there_is_room_for_are_counted_all_the_same, .loop = 6)
+{
+    BEGIN;
+    static const int scopes[] = {2000, 3000, 9000};
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .detail = _i % 2, .trace = _i % 2)));
+    call_in_scopes(scopes[_i / 2]);
+    ts_profile *p = take();
+    int64_t calls[2] = {0}, in_rest = 0, shared = 0;
+    for (int64_t i = 0; i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        bool rest = strcmp(e->scope, "(further scopes)") == 0, exp = strcmp(e->op, "exp") == 0;
+        if (!e->kernel)
+            continue;
+        calls[exp] += exp || strcmp(e->op, "full") == 0 ? e->calls : 0;
+        in_rest += rest ? e->calls : 0;
+        shared += strcmp(e->call, e->op) == 0 ? e->calls : 0;
+        ck_assert(!exp || rest || strncmp(e->scope, "around/part ", 12) == 0);
+        if (strcmp(e->op, "sin") == 0)
+            ck_assert_str_eq(e->scope, "around");
+    }
+    ck_assert_int_eq(calls[true], scopes[_i / 2]);
+    ck_assert_int_eq(calls[false], scopes[_i / 2] + 1);
+    ck_assert_int_eq(p->shared_calls, shared);
+    ck_assert_int_eq(in_rest > 0, scopes[_i / 2] * 2 >= TS_SCOPES_MOST);
+    sums(p);
+    ts_profile_free(p);
+}
+
 /** A call of a trace by its op. */
 static const ts_call_event *find_event(const ts_profile *p, const char *op, int from)
 {
