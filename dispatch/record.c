@@ -361,6 +361,16 @@ static ts_event *next_event(ts_tally_table *r, int64_t n)
     return &r->events[k][n % TS_EVENT_CHUNK];
 }
 
+TS_COLD void ts_event_prepare(ts_tally_table *r)
+{
+    int64_t n = atomic_load_explicit(&r->nevents, memory_order_relaxed);
+    ts_event *e = next_event(r, n); /* NULL: no room; the call will count as lost */
+    int64_t first = n % TS_EVENT_PIECE;
+    if (e && (!r->ring || n < r->ring)) /* later events of a ring have the memory of earlier ones */
+        memset(e, 0, (size_t)(TS_EVENT_PIECE - first) * sizeof *e);
+    r->ready = n - first + TS_EVENT_PIECE;
+}
+
 /** Ticks since e began, shifted right by e->shift; increases the shift if they exceed 32 bits. */
 static uint32_t since(ts_event *e, int64_t now)
 {
@@ -442,6 +452,7 @@ void ts_tally_clear(ts_tally_table *r)
     atomic_store_explicit(&r->nevents, 0, memory_order_relaxed);
     atomic_store_explicit(&r->lost_events, 0, memory_order_relaxed);
     r->open = -1;
+    r->ready = 0;
     int count = atomic_load_explicit(&r->count, memory_order_relaxed);
     for (int i = 0; i < count; i++) {
         ts_tally_row *row = ts_tally_at(r, i);

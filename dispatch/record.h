@@ -92,6 +92,7 @@ _Static_assert(sizeof(ts_event) == 64, "a cache line");
 
 enum {
     TS_EVENT_CHUNK = 16384,    /* events per block of 1 MiB */
+    TS_EVENT_PIECE = 1024,     /* events whose pages are touched at once */
     TS_EVENT_RING = 4 * TS_EVENT_CHUNK, /* latest events that a flight recording keeps */
     TS_EVENT_CHUNKS = 256      /* maximum number of blocks; further events count as lost */
 };
@@ -111,6 +112,7 @@ typedef struct ts_tally_table {
                                calls */
     ts_event **events;      /* TS_EVENT_CHUNKS blocks; NULL: none yet */
     _Atomic int64_t nevents, lost_events; /* nevents counts overwritten events too */
+    int64_t ready;          /* events before this number have memory whose pages were touched */
     int64_t ring;           /* keep this number of latest events; 0: keep the first events */
     int64_t open;           /* number of the event of the innermost call in flight, -1: none */
 } ts_tally_table;
@@ -151,6 +153,9 @@ void ts_tally_clear(ts_tally_table *r);
 bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from);
 /** Frees the rows and events of a table. */
 void ts_tally_free(ts_tally_table *r);
+/** Allocates and touches the memory of the next events, so that ts_event_begin() does not wait for
+ *  the system inside a call. To be called if nevents has reached r->ready. */
+void ts_event_prepare(ts_tally_table *r);
 /** Begins an event for a call, or a lower layer in the event of the running call. Returns the
  *  previous value of r->open, to be passed to ts_event_end() as `before`. now: in ticks. */
 int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row *row, int64_t now);

@@ -232,6 +232,14 @@ void ts_timer_note_launched(const ts_thread *thread, uint16_t op)
     }
 }
 
+/** ts_event_prepare(), as time of the profiler. */
+static TS_COLD void prepare_event(ts_timers *t)
+{
+    cell *before = stamp(t, &t->cells[STAMPS]);
+    ts_event_prepare(&t->record);
+    stamp(t, before);
+}
+
 /** Like ts_timed_hop(), but adds time and work of the call to a row of the profile. The row is
  * looked up before the first stamp and the work is counted after the last, so neither is part of
  * the kernel's time. */
@@ -242,10 +250,12 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
     cell *c = TS_LIKELY(row != NULL) ? &row->cell : &t->cells[f->op * TS_KEY_COUNT + f->key];
     double flops = r->flops, bytes = r->bytes;
     add(&c->calls, 1);
+    bool traced = row && atomic_load_explicit(&ts_timing.tracing, memory_order_relaxed);
+    if (traced && TS_UNLIKELY(get(&r->nevents) >= r->ready))
+        prepare_event(t);
     if (f->key < 16)
         tag(t, c);
     cell *before = stamp(t, c);
-    bool traced = row && atomic_load_explicit(&ts_timing.tracing, memory_order_relaxed);
     int64_t around = traced ? ts_event_begin(r, f, row, get(&t->last)) : -1;
     ts_status status = kernel(f);
     stamp(t, before);

@@ -4,9 +4,10 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "core/testing.h"
-#include "dispatch/timers.h"
+#include "dispatch/timers_state.h"
 #include "profile/profile.h"
 #include "tests/dispatch/common.h"
 #include "tests/profile/take.h"
@@ -418,6 +419,27 @@ static const ts_call_event *find_event(const ts_profile *p, const char *op, int 
         if (strcmp(ts_op_name(p->events[i].event.op), op) == 0)
             return &p->events[i];
     ck_abort_msg("no %s from %d of %lld on", op, from, (long long)p->nevents);
+}
+
+/** A page of events that a call touches first would make the call seem slow. */
+TS_TEST(pages_of_a_trace_are_touched_before_calls_use_them)
+{
+    BEGIN;
+    long page = sysconf(_SC_PAGESIZE);
+    ts_tensor *a = one();
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .trace = true)));
+    for (int i = 0; i < 2500; i++) {
+        ts_drop(ts_add(a, a));
+        const ts_tally_table *r = &ts_tls.timers->record;
+        int64_t n = atomic_load(&r->nevents);
+        unsigned char resident;
+        if (n % TS_EVENT_PIECE == 0)
+            continue; /* the next call touches them */
+        uintptr_t next = (uintptr_t)ts_event_at(r, n);
+        ck_assert_int_eq(mincore((void *)(next & ~(uintptr_t)(page - 1)), 1, &resident), 0);
+        ck_assert_int_eq(resident & 1, 1);
+    }
+    ts_profile_free(take());
 }
 
 TS_TEST(a_trace_has_each_call_with_its_layers_inside_its_caller)
