@@ -93,8 +93,11 @@ void ts_timers_step(void)
     ts_thread *thread = ts_thread_self();
     ts_timers *t = is_recording(thread) ? ts_timers_of(thread) : NULL;
     void (*passed)(void) = atomic_load(&ts_timing.watching);
-    if (!atomic_exchange_explicit(&ts_timing.marked, true, memory_order_relaxed) && passed)
+    bool first = !atomic_exchange_explicit(&ts_timing.marked, true, memory_order_relaxed);
+    if (first && passed)
         ts_timers_watch_steps(passed); /* calls need not look for updates any more */
+    if (first && !ts_timers_take_over(thread))
+        return;
     if (t)
         ts_timers_mark_step(t);
     else

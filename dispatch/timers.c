@@ -118,6 +118,7 @@ static TS_COLD void begin_period(ts_timers *t)
         ts_tally_clear(&t->record);
         t->record.ring = ts_timing.flight ? TS_EVENT_RING : 0;
         t->wall = t->stamps = 0;
+        atomic_store_explicit(&t->updated, false, memory_order_relaxed);
         t->reset = ts_timing.reset;
         t->period = 0;
     }
@@ -147,7 +148,28 @@ ts_timers *ts_timers_of(ts_thread *thread)
     return t;
 }
 
-/** Records the thread's totals at the end of a step. One thread marks the steps of a profile. */
+/** Adds a step that ends at t's last stamp, if t's thread marks the steps; ts_timing.lock is held.
+ *  parts: ts_tally_sum(). Returns true if it does. */
+static bool add_step(const ts_timers *t, const int64_t parts[TS_PART_COUNT])
+{
+    if (ts_timing.step_thread < 0)
+        ts_timing.step_thread = t->thread_id;
+    if (ts_timing.step_thread != t->thread_id || !ts_timing.steps)
+        return false;
+    int64_t n = get(&ts_timing.nsteps);
+    if (n == TS_STEPS_MOST) {
+        add(&ts_timing.lost_steps, 1);
+    } else {
+        ts_step *step = &ts_timing.steps[n];
+        *step = (ts_step){.wall = get(&t->last) - get(&t->begun),
+                          .stamps = get(&t->cells[STAMPS].ticks)};
+        memcpy(step->parts, parts, sizeof step->parts);
+        set(&ts_timing.nsteps, n + 1);
+    }
+    ts_timing.all_steps++;
+    return true;
+}
+
 TS_COLD void ts_timers_mark_step(ts_timers *t)
 {
     bool restart = false, stop = false;
@@ -157,20 +179,8 @@ TS_COLD void ts_timers_mark_step(ts_timers *t)
      * the report after the crash needs the lock */
     ts_tally_sum(&t->record, parts);
     pthread_mutex_lock(&ts_timing.lock);
-    if (ts_timing.step_thread < 0)
-        ts_timing.step_thread = t->thread_id;
-    if (ts_timing.step_thread == t->thread_id && ts_timing.steps) {
-        int64_t n = get(&ts_timing.nsteps);
-        if (n == TS_STEPS_MOST) {
-            add(&ts_timing.lost_steps, 1);
-        } else {
-            ts_step *step = &ts_timing.steps[n];
-            *step = (ts_step){.wall = get(&t->last) - get(&t->begun),
-                              .stamps = get(&t->cells[STAMPS].ticks)};
-            memcpy(step->parts, parts, sizeof step->parts);
-            set(&ts_timing.nsteps, n + 1);
-        }
-        ts_timing.all_steps++;
+    if (add_step(t, parts)) {
+        ts_timing.guessed += !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed);
         restart = ts_timing.all_steps == ts_timing.first_step - 1;
         stop = ts_timing.all_steps == ts_timing.last_step;
     }
@@ -183,6 +193,24 @@ TS_COLD void ts_timers_mark_step(ts_timers *t)
         ts_timers_record(false);
 }
 
+bool ts_timers_take_over(const ts_thread *thread)
+{
+    pthread_mutex_lock(&ts_timing.lock);
+    bool own = ts_timing.guessed, kept = own && is_recording(thread) && ts_timing.all_steps;
+    if (own)
+        ts_timing.step_thread = thread->id;
+    if (kept) {
+        set(&ts_timing.nsteps, 0);
+        set(&ts_timing.lost_steps, 0);
+        ts_timing.all_steps = 0;
+    }
+    ts_timing.guessed = 0;
+    pthread_mutex_unlock(&ts_timing.lock);
+    if (own && !kept && is_recording(thread))
+        ts_timers_reset();
+    return !own || kept;
+}
+
 void ts_timers_pass_step(ts_thread *thread)
 {
     void (*passed)(void) = atomic_load(&ts_timing.watching);
@@ -192,6 +220,7 @@ void ts_timers_pass_step(ts_thread *thread)
     if (ts_timing.step_thread < 0)
         ts_timing.step_thread = thread->id;
     bool marks = ts_timing.step_thread == thread->id;
+    ts_timing.guessed += marks && !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed);
     pthread_mutex_unlock(&ts_timing.lock);
     if (marks)
         passed();
@@ -205,6 +234,14 @@ static inline bool is_update(uint16_t op)
 static _Thread_local bool updated; /* the thread's last call was an update of an optimizer */
 static _Thread_local uint16_t update_depth; /* nesting depth of that call */
 
+static void note(const ts_thread *thread, bool update, int depth)
+{
+    updated = update;
+    update_depth = (uint16_t)depth;
+    if (thread->timers)
+        atomic_store_explicit(&thread->timers->updated, update, memory_order_relaxed);
+}
+
 /** Called if a call is an update and the last call was none, or the other way round. Unless the
  *  program marks steps, a step ends at the first call after updates of parameters. An update counts
  *  where a backend runs it: a call of LAZY is only recorded, and runs later in a plan. */
@@ -214,22 +251,21 @@ static TS_COLD void note_update(ts_frame *f)
         return;
     if (updated && (f->thread->depth > update_depth || f->thread->workspace))
         return; /* no step ends inside an update, or inside the capture of a graph */
-    updated = !updated;
-    update_depth = f->thread->depth;
-    if (updated || atomic_load_explicit(&ts_timing.marked, memory_order_relaxed))
+    ts_timers *t = is_recording(f->thread) ? ts_timers_of(f->thread) : NULL;
+    bool stale = updated && t && !atomic_load_explicit(&t->updated, memory_order_relaxed);
+    note(f->thread, !updated, f->thread->depth);
+    if (stale || updated || atomic_load_explicit(&ts_timing.marked, memory_order_relaxed))
         return;
-    if (is_recording(f->thread))
-        ts_timers_mark_step(ts_timers_of(f->thread));
+    if (t)
+        ts_timers_mark_step(t);
     else
         ts_timers_pass_step(f->thread);
 }
 
 void ts_timer_note_launched(const ts_thread *thread, uint16_t op)
 {
-    if (is_update(op)) {
-        updated = true;
-        update_depth = thread->depth + 1;
-    }
+    if (is_update(op))
+        note(thread, true, thread->depth + 1);
 }
 
 /** ts_event_prepare(), as time of the profiler. */
@@ -396,6 +432,25 @@ static void end_profile(ts_thread *thread, void *ctx)
     }
 }
 
+/** Ends the step of a thread whose last call is an update, when the thread or the recording ends. */
+static void end_step(ts_timers *t)
+{
+    int64_t parts[TS_PART_COUNT] = {0};
+    if (!atomic_exchange_explicit(&t->updated, false, memory_order_relaxed) ||
+        t->reset != ts_timing.reset ||
+        atomic_load_explicit(&ts_timing.marked, memory_order_relaxed))
+        return;
+    ts_tally_sum(&t->record, parts);
+    add_step(t, parts);
+}
+
+static void end_thread_step(ts_thread *thread, void *unused)
+{
+    ts_timers *t = __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE);
+    if (t && !unused)
+        end_step(t);
+}
+
 /** Keeps the cells of a thread that ends: separately for the first TS_TIMERS_ENDED threads, then
  *  merged into the newest of these. */
 static void thread_ended(ts_thread *thread)
@@ -403,8 +458,10 @@ static void thread_ended(ts_thread *thread)
     ts_timers *t = thread->timers;
     ts_timers_close(t);
     pthread_mutex_lock(&ts_timing.lock);
-    if (atomic_load_explicit(&ts_timing.recording, memory_order_relaxed))
+    if (atomic_load_explicit(&ts_timing.recording, memory_order_relaxed)) {
         end_profile(thread, t);
+        end_step(t);
+    }
     bool counts = t->reset == ts_timing.reset, full = ts_timing.nended == TS_TIMERS_ENDED;
     if (counts && full)
         merge(ts_timing.ended, t);
@@ -467,6 +524,7 @@ static bool stop_counting(void)
                                                              profile */
             stamp(own, own->running);
         ts_thread_walk(end_profile, NULL);
+        ts_thread_walk(end_thread_step, NULL);
         switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed), false);
     }
     pthread_mutex_unlock(&ts_timing.lock);
@@ -481,8 +539,9 @@ void ts_timers_halt(void) { stop_counting(); }
 static void forget_steps(void)
 {
     ts_timing.step_thread = -1;
+    ts_timing.guessed = 0;
     atomic_store_explicit(&ts_timing.marked, false, memory_order_relaxed);
-    updated = false;
+    note(&ts_tls, false, 0);
 }
 
 void ts_timers_schedule(bool on)
