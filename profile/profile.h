@@ -237,6 +237,12 @@ const char *ts_entry_phase(const ts_entry *e);
 /** Sorts the entries by device time, then by self time of the host, largest first. */
 void ts_profile_sort(ts_profile *p);
 
+/** The median of n > 0 sorted numbers: of an even number, the mean of the two in the middle. */
+static inline double ts_median_of(const double *sorted, int64_t n)
+{
+    return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+}
+
 /** Writes text as a JSON string, quoted and escaped. */
 void ts_profile_print_text(FILE *out, const char *text);
 /** Writes the trace for Perfetto. TS_ERR_STATE without a trace. */
