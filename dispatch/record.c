@@ -339,7 +339,7 @@ void ts_tally_sum(const ts_tally_table *r, int64_t parts[TS_PART_COUNT])
 /* ------------------------------------------------------------------------------ events ---- */
 
 int ts_event_chunks_most = TS_EVENT_CHUNKS;
-static _Atomic int chunks_taken; /* chunks of events in use, of all threads */
+static _Atomic int64_t events_taken; /* events that memory was allocated for, of all threads */
 
 /** Memory for event number n; NULL if there is no room or memory. */
 static ts_event *next_event(ts_tally_table *r, int64_t n)
@@ -351,10 +351,11 @@ static ts_event *next_event(ts_tally_table *r, int64_t n)
     if (!r->events && !(r->events = ts_sys_calloc(TS_EVENT_CHUNKS * sizeof *r->events)))
         return NULL;
     if (!r->events[k]) {
-        if (atomic_fetch_add(&chunks_taken, 1) < ts_event_chunks_most)
+        if (atomic_fetch_add(&events_taken, TS_EVENT_CHUNK) <=
+            (int64_t)(ts_event_chunks_most - 1) * TS_EVENT_CHUNK)
             r->events[k] = ts_sys_alloc(TS_EVENT_CHUNK * sizeof(ts_event));
         if (!r->events[k]) {
-            atomic_fetch_sub(&chunks_taken, 1);
+            atomic_fetch_sub(&events_taken, TS_EVENT_CHUNK);
             return NULL;
         }
     }
@@ -466,9 +467,70 @@ void ts_tally_clear(ts_tally_table *r)
     r->flops = r->bytes = 0;
 }
 
-bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from)
+bool ts_tally_has_calls(const ts_tally_table *r)
+{
+    for (int i = 0, n = atomic_load_explicit(&r->count, memory_order_acquire); i < n; i++)
+        if (atomic_load_explicit(&ts_tally_at(r, i)->cell.calls, memory_order_relaxed))
+            return true;
+    return false;
+}
+
+static void free_blocks(ts_tally_table *r)
+{
+    for (int i = 0; r->events && i < TS_EVENT_CHUNKS; i++)
+        if (r->events[i]) {
+            ts_sys_free(r->events[i]);
+            atomic_fetch_sub(&events_taken, TS_EVENT_CHUNK);
+        }
+    ts_sys_free(r->events);
+    r->events = NULL;
+}
+
+void ts_events_settle(ts_tally_table *r, int thread)
+{
+    int64_t n = atomic_load_explicit(&r->nevents, memory_order_relaxed);
+    int64_t first = r->ring && n > r->ring ? n - r->ring : 0, count = n - first;
+    ts_event_list *list = n ? ts_sys_alloc(sizeof *list + (size_t)count * sizeof(ts_event)) : NULL;
+    if (n && !list)
+        return;
+    for (int64_t i = 0; i < count; i++) {
+        ts_event *e = &list->events[i];
+        *e = *ts_event_at(r, first + i);
+        e->parent = e->parent > first ? e->parent - (uint32_t)first : 0;
+    }
+    if (list) {
+        list->thread = thread;
+        list->count = count;
+        list->overwritten = first;
+        list->next = r->ended;
+        r->ended = list;
+        atomic_fetch_add(&events_taken, count);
+        atomic_store_explicit(&r->nevents, 0, memory_order_relaxed);
+    }
+    free_blocks(r);
+}
+
+/** Moves lists of events to another table. rows: the number there of each row; NULL: the events
+ *  count as lost. */
+static void move_lists(ts_tally_table *to, ts_tally_table *from, const uint32_t *rows)
+{
+    ts_event_list *next;
+    for (ts_event_list *l = from->ended; l && rows; l = next) {
+        next = l->next;
+        for (int64_t i = 0; i < l->count; i++)
+            l->events[i].row = rows[l->events[i].row];
+        l->next = to->ended;
+        to->ended = l;
+        from->ended = next;
+    }
+    for (const ts_event_list *l = from->ended; l; l = l->next)
+        count_up(&to->lost_events, l->count);
+}
+
+bool ts_tally_merge(ts_tally_table *to, ts_tally_table *from)
 {
     int count = atomic_load_explicit(&from->count, memory_order_acquire);
+    uint32_t *rows = from->ended ? ts_sys_calloc((size_t)(count + 1) * sizeof *rows) : NULL;
     bool whole = true;
     for (int i = 0; i < count; i++) {
         const ts_tally_row *row = ts_tally_at(from, i);
@@ -490,6 +552,8 @@ bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from)
             whole = false;
             continue;
         }
+        if (rows)
+            rows[i] = number_of(to, mine);
         count_up(&mine->cell.calls, calls);
         count_up(&mine->cell.ticks, ticks);
         count_up(&mine->unknown, atomic_load_explicit(&row->unknown, memory_order_relaxed));
@@ -499,17 +563,19 @@ bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from)
     count_up(&to->shared, atomic_load_explicit(&from->shared, memory_order_relaxed));
     count_up(&to->lost_events, atomic_load_explicit(&from->lost_events, memory_order_relaxed) +
                                    atomic_load_explicit(&from->nevents, memory_order_relaxed));
+    move_lists(to, from, whole ? rows : NULL);
+    ts_sys_free(rows);
     return whole;
 }
 
 void ts_tally_free(ts_tally_table *r)
 {
-    for (int i = 0; r->events && i < TS_EVENT_CHUNKS; i++)
-        if (r->events[i]) {
-            ts_sys_free(r->events[i]);
-            atomic_fetch_sub(&chunks_taken, 1);
-        }
-    ts_sys_free(r->events);
+    free_blocks(r);
+    for (ts_event_list *l = r->ended, *next; l; l = next) {
+        next = l->next;
+        atomic_fetch_sub(&events_taken, l->count);
+        ts_sys_free(l);
+    }
     for (int i = 0; i < TS_TALLY_CHUNKS; i++)
         ts_sys_free(r->chunk[i]);
     ts_sys_free(r->index);

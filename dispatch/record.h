@@ -97,6 +97,15 @@ enum {
     TS_EVENT_CHUNKS = 256      /* maximum number of blocks; further events count as lost */
 };
 
+/** The events of an ended thread, oldest first. Their rows are those of the table that has the
+ *  list; parents count in the list. */
+typedef struct ts_event_list {
+    struct ts_event_list *next;
+    int thread;
+    int64_t count, overwritten; /* overwritten: by later ones, in a flight recording */
+    ts_event events[];
+} ts_event_list;
+
 /** The rows of a thread. */
 typedef struct ts_tally_table {
     ts_tally_row *chunk[TS_TALLY_CHUNKS];
@@ -112,6 +121,7 @@ typedef struct ts_tally_table {
                                calls */
     ts_event **events;      /* TS_EVENT_CHUNKS blocks; NULL: none yet */
     _Atomic int64_t nevents, lost_events; /* nevents counts overwritten events too */
+    ts_event_list *ended;   /* events of ended threads */
     int64_t ready;          /* events before this number have memory whose pages were touched */
     int64_t ring;           /* keep this number of latest events; 0: keep the first events */
     int64_t open;           /* number of the event of the innermost call in flight, -1: none */
@@ -148,9 +158,13 @@ void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, doub
 void ts_tally_sum(const ts_tally_table *r, int64_t parts[TS_PART_COUNT]);
 /** Sets all figures to zero; rows stay. */
 void ts_tally_clear(ts_tally_table *r);
-/** Adds the rows of an ended thread, but not its events, which count as lost. False if some rows
- *  are missing, because there was no memory or room. */
-bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from);
+/** Adds the rows and events of an ended thread. False if some rows are missing, because there was
+ *  no memory or room; its events then count as lost. */
+bool ts_tally_merge(ts_tally_table *to, ts_tally_table *from);
+/** Moves the events of an ended thread from blocks, of which it may have used little, to a list. */
+void ts_events_settle(ts_tally_table *r, int thread);
+/** True if a row has a call. */
+bool ts_tally_has_calls(const ts_tally_table *r);
 /** Frees the rows and events of a table. */
 void ts_tally_free(ts_tally_table *r);
 /** Allocates and touches the memory of the next events, so that ts_event_begin() does not wait for

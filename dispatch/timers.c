@@ -399,8 +399,10 @@ static void switch_to(bool timers, bool recording)
 }
 
 /** Adds the counters of an ended thread, t, to those of another. */
-static void merge(ts_timers *to, const ts_timers *t)
+static void merge(ts_timers *to, ts_timers *t)
 {
+    to->threads = (to->threads ? to->threads : ts_tally_has_calls(&to->record)) +
+                  ts_tally_has_calls(&t->record);
     for (int i = 0; i < CELLS; i++) {
         int64_t calls = get(&t->cells[i].calls), spent = get(&t->cells[i].ticks);
         if (calls || spent) { /* a page without counts stays unmapped */
@@ -463,6 +465,8 @@ static void thread_ended(ts_thread *thread)
         end_step(t);
     }
     bool counts = t->reset == ts_timing.reset, full = ts_timing.nended == TS_TIMERS_ENDED;
+    if (counts && (full || get(&t->record.nevents) < TS_EVENT_CHUNK))
+        ts_events_settle(&t->record, t->thread_id);
     if (counts && full)
         merge(ts_timing.ended, t);
     if (counts && !full) {

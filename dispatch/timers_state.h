@@ -32,6 +32,7 @@ struct ts_timers {
     int64_t period;  /* timing period of this thread's last stamp; 0: no stamp since the reset */
     int64_t reset;   /* ts_timing.reset at the last stamp; if it is older, the cells are ignored */
     int thread_id;
+    int threads; /* merged threads with a call, this one included; 0: none was merged */
     atomic_bool updated; /* an update was the last call, so the next one ends a step */
     ts_tally_table record; /* while a profile records, its rows replace the cells */
     uint32_t follows;      /* scope of the backward pass for which `following` is valid */

@@ -164,22 +164,30 @@ static bool take_index(gathering *g)
     return g->index;
 }
 
-static bool has_calls(const ts_thread_record *t)
-{
-    for (int i = 0, n = load_count(&t->table->count); i < n; i++)
-        if (load(&ts_tally_at(t->table, i)->cell.calls))
-            return true;
-    return false;
-}
-
 /** Counts rows and events, and finds the start of the first thread. */
 static void survey(const ts_thread_record *t, void *ctx)
 {
     gathering *g = ctx;
     g->rows += load_count(&t->table->count);
     g->events += load(&t->table->nevents);
-    g->called |= has_calls(t);
+    for (const ts_event_list *l = t->table->ended; l; l = l->next)
+        g->events += l->count;
+    g->called |= ts_tally_has_calls(t->table);
     g->first_tick = g->first_tick && g->first_tick < t->begun ? g->first_tick : t->begun;
+}
+
+/** Appends an event. first: number of the thread's first event that is kept. */
+static void copy_event(gathering *g, const ts_event *e, int64_t first, int thread)
+{
+    ts_profile *p = g->p;
+    if (p->nevents == g->events)
+        return;
+    ts_call_event *c = &p->events[p->nevents++];
+    c->event = *e;
+    c->event.row += (uint32_t)p->ncalls;
+    c->event.parent = c->event.parent > first ? c->event.parent - (uint32_t)first : 0;
+    c->thread = thread;
+    c->begin_ns = (double)(c->event.begin - g->first_tick) * g->tick_ns;
 }
 
 /** Appends a thread's events, and the call texts of its rows, to those of earlier threads. Adapts
@@ -190,13 +198,12 @@ static void copy_events(gathering *g, const ts_thread_record *t, int nrows)
     int64_t n = load(&t->table->nevents), ring = t->table->ring;
     int64_t first = ring && n > ring ? n - ring : 0;
     p->overwritten += first;
-    for (int64_t i = first; i < n && p->nevents < g->events; i++) {
-        ts_call_event *c = &p->events[p->nevents++];
-        c->event = *ts_event_at(t->table, i);
-        c->event.row += (uint32_t)p->ncalls;
-        c->event.parent = c->event.parent > first ? c->event.parent - (uint32_t)first : 0;
-        c->thread = t->thread;
-        c->begin_ns = (double)(c->event.begin - g->first_tick) * g->tick_ns;
+    for (int64_t i = first; i < n; i++)
+        copy_event(g, ts_event_at(t->table, i), first, t->thread);
+    for (const ts_event_list *l = t->table->ended; l; l = l->next) {
+        p->overwritten += l->overwritten;
+        for (int64_t i = 0; i < l->count; i++)
+            copy_event(g, &l->events[i], 0, l->thread);
     }
     for (int i = 0; i < nrows && p->ncalls < g->rows; i++, p->ncalls++) {
         const ts_tally_row *row = ts_tally_at(t->table, i);
@@ -212,7 +219,7 @@ static void gather(const ts_thread_record *t, void *ctx)
 {
     gathering *g = ctx;
     ts_profile *p = g->p;
-    if (g->called && !has_calls(t))
+    if (g->called && !ts_tally_has_calls(t->table))
         return;
     int n = load_count(&t->table->count);
     bool helps = p->steps_thread >= 0 && t->thread != p->steps_thread;
@@ -220,7 +227,7 @@ static void gather(const ts_thread_record *t, void *ctx)
     p->profiler_ns += t->stamps_ns;
     p->shared_calls += load(&t->table->shared);
     p->lost_events += load(&t->table->lost_events);
-    p->threads++;
+    p->threads += t->threads;
     if (t->thread == p->steps_thread)
         p->steps_begin_ns = (double)(t->begun - g->first_tick) * g->tick_ns;
     for (int i = 0; i < n; i++) {

@@ -524,6 +524,53 @@ static ts_status slow_kernel(ts_frame *f)
     return ts_kernel_give(f, 0, f->args[0].t);
 }
 
+/** In thread number *arg: *arg % 7 + 1 calls of exp, of one of 3 sizes. */
+static void *trace_few(void *arg)
+{
+    TS_SCOPE;
+    int64_t number = *(int64_t *)arg;
+    ts_tensor *a = ts_ones(TS_SIZES(1 + number % 3), TS_F32);
+    for (int64_t i = 0; i <= number % 7; i++)
+        OK(ts_exp(a));
+    return NULL;
+}
+
+/** A trace has room for the calls of many short threads, each under its own number. */
+TS_TEST(a_trace_keeps_the_calls_of_ended_threads, .threads = true, .loop = 2)
+{
+    BEGIN;
+    enum { THREADS = TS_TIMERS_ENDED + 140 };
+    ts_event_chunks_most = 4;
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .trace = true, .flight = _i)));
+    int64_t want[3] = {0}, got[3] = {0}, calls = 0;
+    for (int64_t i = 0; i < THREADS; i++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, trace_few, &i);
+        pthread_join(thread, NULL);
+        want[i % 3] += i % 7 + 1;
+        calls += i % 7 + 2;
+    }
+    ts_profile *p = take();
+    ck_assert_int_eq(p->lost_events, 0);
+    ck_assert_int_eq(p->nevents, calls);
+    ck_assert_int_eq(p->threads, THREADS);
+    int threads = 0;
+    for (int64_t i = 0; i < p->nevents; i++) {
+        const ts_call_event *c = &p->events[i];
+        threads += i == 0 || c[-1].thread != c->thread;
+        int size = 0;
+        if (sscanf(p->calls[c->event.row], "exp((%d) f32)", &size) == 1)
+            got[size - 1]++;
+        else
+            ck_assert_str_eq(ts_op_name(c->event.op), "full");
+    }
+    ck_assert_int_eq(threads, THREADS);
+    for (int k = 0; k < 3; k++)
+        ck_assert_int_eq(got[k], want[k]);
+    sums(p);
+    ts_profile_free(p);
+}
+
 TS_TEST(an_op_without_a_cost_is_unknown_and_not_zero)
 {
     BEGIN;
