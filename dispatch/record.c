@@ -230,8 +230,8 @@ ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f)
     return row;
 }
 
-/** The row for op and key without shapes in a scope; NULL if it is new and the table has `most` rows
- *  or more, or memory ran out. */
+/** The row for op and key without shapes in a scope; NULL if it is new and the table has `most`
+ *  rows or more, or memory ran out. */
 static ts_tally_row *shared_row(ts_tally_table *r, uint16_t op, ts_key key, uint32_t scope,
                                 const char *name, int most)
 {

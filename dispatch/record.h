@@ -145,8 +145,8 @@ TS_INLINE const char *ts_row_op(int op)
 {
     return op == TS_ROW_GROUP ? "(fused group)" : ts_op_name(op);
 }
-/** Finds or makes the row of a part of the calls of `whole`. NULL if there is no memory or room: the
- *  time of the part then belongs to `whole`. */
+/** Finds or makes the row of a part of the calls of `whole`. NULL if there is no memory or room:
+ *  the time of the part then belongs to `whole`. */
 ts_tally_row *ts_tally_part(ts_tally_table *r, ts_tally_row *whole, ts_part part);
 /** Combines a hash with that of a call's op and shapes. */
 uint64_t ts_tally_hash(const ts_frame *f, uint64_t hash);
