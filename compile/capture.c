@@ -319,9 +319,17 @@ static ts_status find_rows(const ts_run *r, ts_captured *k, int64_t period)
 }
 
 /** If a profile records, adds the launch to the rows of the graph's steps and tags the works that
- *  it will queue. */
+ *  it will queue. Notes the calls of the graph, because updates of parameters end steps. */
 static void profile_replay(const ts_run *r, ts_captured *k)
 {
+    const part *p = k->parts.data;
+    bool watched = atomic_load_explicit(&r->thread->state, memory_order_relaxed) &
+                   (TS_THREAD_RECORDING | TS_THREAD_WATCHING);
+    for (uint32_t s = 0; s < r->exec->nsteps && watched; s++)
+        if (p[s].where == INSIDE)
+            ts_timer_note_launched(r->thread,
+                                   ts_graph_node_at(r->exec->graph,
+                                                    r->exec->order[r->exec->steps[s].first])->op);
     int64_t period = ts_graph_period(r->thread);
     if (!period)
         return;

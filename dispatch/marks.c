@@ -88,13 +88,105 @@ static void change_scope(ts_timers *t, uint32_t scope)
     ts_mark_scope(t, scope);
 }
 
+/** Adds a step that ends at t's last stamp, if t's thread marks the steps; ts_timing.lock is held.
+ *  parts: ts_tally_sum(). Returns true if it does. */
+static bool add_step(const ts_timers *t, const int64_t parts[TS_PART_COUNT])
+{
+    if (ts_timing.step_thread < 0)
+        ts_timing.step_thread = t->thread_id;
+    if (ts_timing.step_thread != t->thread_id || !ts_timing.steps)
+        return false;
+    int64_t n = get(&ts_timing.nsteps);
+    if (n == TS_STEPS_MOST) {
+        add(&ts_timing.lost_steps, 1);
+    } else {
+        ts_step *step = &ts_timing.steps[n];
+        *step = (ts_step){.wall = get(&t->last) - get(&t->begun),
+                          .stamps = get(&t->cells[STAMPS].ticks)};
+        memcpy(step->parts, parts, sizeof step->parts);
+        set(&ts_timing.nsteps, n + 1);
+    }
+    ts_timing.all_steps++;
+    return true;
+}
+
+TS_COLD void ts_timers_mark_step(ts_timers *t)
+{
+    bool restart = false, stop = false;
+    int64_t parts[TS_PART_COUNT] = {0};
+    stamp(t, t->running);
+    /* summed without the lock: in a loop of short steps a crash would often find the lock held, and
+     * the report after the crash needs the lock */
+    ts_tally_sum(&t->record, parts);
+    pthread_mutex_lock(&ts_timing.lock);
+    if (add_step(t, parts)) {
+        ts_timing.guessed += !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed);
+        restart = ts_timing.all_steps == ts_timing.first_step - 1;
+        stop = ts_timing.all_steps == ts_timing.last_step;
+    }
+    pthread_mutex_unlock(&ts_timing.lock);
+    tag(t, t->running);
+    ts_device_times_range_step();
+    if (restart)
+        ts_timers_reset();
+    if (stop)
+        ts_timers_record(false);
+}
+
+bool ts_timers_take_over(const ts_thread *thread)
+{
+    pthread_mutex_lock(&ts_timing.lock);
+    bool own = ts_timing.guessed, kept = own && is_recording(thread) && ts_timing.all_steps;
+    if (own)
+        ts_timing.step_thread = thread->id;
+    if (kept) {
+        set(&ts_timing.nsteps, 0);
+        set(&ts_timing.lost_steps, 0);
+        ts_timing.all_steps = 0;
+    }
+    ts_timing.guessed = 0;
+    pthread_mutex_unlock(&ts_timing.lock);
+    if (own && !kept && is_recording(thread))
+        ts_timers_reset();
+    return !own || kept;
+}
+
+void ts_timers_pass_step(ts_thread *thread)
+{
+    void (*passed)(void) = atomic_load(&ts_timing.watching);
+    if (!passed)
+        return;
+    pthread_mutex_lock(&ts_timing.lock);
+    if (ts_timing.step_thread < 0)
+        ts_timing.step_thread = thread->id;
+    bool marks = ts_timing.step_thread == thread->id;
+    ts_timing.guessed += marks && !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed);
+    pthread_mutex_unlock(&ts_timing.lock);
+    if (marks)
+        passed();
+}
+
+void ts_timers_end_step(ts_timers *t)
+{
+    int64_t parts[TS_PART_COUNT] = {0};
+    if (!atomic_exchange_explicit(&t->updated, false, memory_order_relaxed) ||
+        t->reset != ts_timing.reset ||
+        atomic_load_explicit(&ts_timing.marked, memory_order_relaxed))
+        return;
+    ts_tally_sum(&t->record, parts);
+    add_step(t, parts);
+}
+
 void ts_timers_step(void)
 {
     ts_thread *thread = ts_thread_self();
     ts_timers *t = is_recording(thread) ? ts_timers_of(thread) : NULL;
     void (*passed)(void) = atomic_load(&ts_timing.watching);
-    if (!atomic_exchange_explicit(&ts_timing.marked, true, memory_order_relaxed) && passed)
+    bool first = !atomic_exchange_explicit(&ts_timing.marked, true, memory_order_relaxed);
+    if (first && passed)
         ts_timers_watch_steps(passed); /* calls need not look for updates any more */
+    if (first && !ts_timers_take_over(thread))
+        return;
     if (t)
         ts_timers_mark_step(t);
     else
@@ -107,10 +199,18 @@ void ts_timers_scope(const char *name)
     ts_timers *t = is_recording(thread) ? ts_timers_of(thread) : NULL;
     if (!t)
         return;
-    if (name || t->record.scope)
+    ts_tally_table *r = &t->record;
+    if (name || r->scope)
         ts_device_times_range(name);
-    change_scope(t, name ? ts_scope_named(t->record.scope, name)
-                         : ts_scope_get(t->record.scope).parent);
+    uint32_t inner = !name ? ts_scope_get(r->scope).parent
+                     : r->within ? r->scope : ts_scope_named(r->scope, name);
+    if (name && inner == r->scope) { /* no number is left for it */
+        r->around = r->within++ ? r->around : r->scope;
+        inner = TS_SCOPE_REST;
+    } else if (r->within) {
+        inner = --r->within ? TS_SCOPE_REST : r->around;
+    }
+    change_scope(t, inner);
 }
 
 void *ts_timer_part(ts_thread *thread, ts_part part)

@@ -14,7 +14,8 @@ static struct {
     pthread_mutex_t lock;
     _Atomic uint32_t count; /* scope 0 has no name */
     ts_scope_name names[TS_SCOPES_MOST];
-} scopes = {.lock = PTHREAD_MUTEX_INITIALIZER, .count = 1};
+} scopes = {.lock = PTHREAD_MUTEX_INITIALIZER, .count = 2,
+            .names = {[TS_SCOPE_REST] = {.name = "(further scopes)"}}};
 
 void ts_record_install(void) { ts_fork_guard(&scopes.lock); }
 
@@ -91,10 +92,21 @@ TS_INLINE uint64_t mix_tensor(uint64_t hash, const ts_tensor *t)
     return mix(hash, word);
 }
 
-/** Hashes the class of a call: its tensors (of a list, only the first and the last) and its flags.
- *  Numbers are ignored, because they may differ in each step. */
-static uint64_t hash_call(const ts_frame *f, uint64_t hash)
+/** Mixes the lists of ints of a call without tensors, such as the sizes of a new tensor. */
+static uint64_t mix_sizes(const ts_frame *f, uint64_t hash)
 {
+    for (int i = 0; i < f->nargs; i++)
+        for (uint32_t k = 0; f->args[i].tag == TS_TAG_INTS && k < f->args[i].count; k++)
+            hash = mix(hash, (uint64_t)f->args[i].ints[k]);
+    return hash;
+}
+
+/** Hashes the class of a call: its tensors (of a list, only the first and the last) and its flags;
+ *  without either, its lists of ints. Other numbers are ignored, because they may differ in each
+ *  step. */
+static uint64_t hash_call(const ts_frame *f, const uint64_t seed)
+{
+    uint64_t hash = seed;
     for (int i = 0; i < f->nargs; i++) {
         const ts_value *v = &f->args[i];
         if (v->tag == TS_TAG_TENSOR) {
@@ -107,7 +119,7 @@ static uint64_t hash_call(const ts_frame *f, uint64_t hash)
             hash = mix(hash, (uint64_t)v->i + 1);
         }
     }
-    return hash;
+    return TS_UNLIKELY(hash == seed) ? mix_sizes(f, seed) : hash;
 }
 
 static uint8_t dtype_of(const ts_frame *f)
@@ -198,13 +210,14 @@ ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f)
 {
     uint64_t place = hash_place(f->op, f->key, r->scope);
     bool shapes = f->key < 16;
-    uint64_t hash = shapes ? hash_call(f, place) : place;
+    uint64_t hash = shapes ? hash_call(f, ~place) : place; /* never that of a shared row */
     ts_tally_row *row = find_row(r, hash);
     if (TS_LIKELY(row != NULL))
         return row;
-    row = make_row(r, hash, f->op, f->key, shapes ? TS_TALLY_SHAPED : ALL_ROWS);
+    row = make_row(r, hash, f->op, f->key, shapes ? TS_TALLY_SHAPED : TS_TALLY_SCOPED);
     if (!row) {
-        atomic_fetch_add_explicit(&r->shared, 1, memory_order_relaxed);
+        if (ts_key_runs(f->key))
+            atomic_fetch_add_explicit(&r->shared, 1, memory_order_relaxed);
         return ts_tally_other(r, f->op, f->key, ts_op_name(f->op));
     }
     if (shapes) {
@@ -217,22 +230,32 @@ ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f)
     return row;
 }
 
-ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const char *name)
+/** The row for op and key without shapes in a scope; NULL if it is new and the table has `most`
+ *  rows or more, or memory ran out. */
+static ts_tally_row *shared_row(ts_tally_table *r, uint16_t op, ts_key key, uint32_t scope,
+                                const char *name, int most)
 {
-    uint64_t hash = hash_place(op, key, r->scope);
+    uint64_t hash = hash_place(op, key, scope);
     ts_tally_row *row = find_row(r, hash);
-    if (!row && (row = make_row(r, hash, op, key, ALL_ROWS))) {
+    if (!row && (row = make_row(r, hash, op, key, most))) {
         snprintf(row->call, sizeof row->call, "%s", name);
+        row->scope = scope;
         publish(r);
     }
     return row;
+}
+
+ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const char *name)
+{
+    ts_tally_row *row = shared_row(r, op, key, r->scope, name, TS_TALLY_SCOPED);
+    return TS_LIKELY(row != NULL) ? row : shared_row(r, op, key, TS_SCOPE_REST, name, ALL_ROWS);
 }
 
 ts_tally_row *ts_tally_part(ts_tally_table *r, ts_tally_row *whole, ts_part part)
 {
     uint64_t hash = mix(whole->hash, part);
     ts_tally_row *row = find_row(r, hash);
-    if (!row && (row = make_row(r, hash, whole->op, whole->key, ALL_ROWS))) {
+    if (!row && (row = make_row(r, hash, whole->op, whole->key, TS_TALLY_SHAPED))) {
         memcpy(row->call, whole->call, sizeof row->call);
         row->scope = whole->scope;
         row->dtype = whole->dtype;
@@ -250,17 +273,18 @@ ts_tally_row *ts_tally_named(ts_tally_table *r, uint64_t hash, uint16_t op, ts_k
 {
     hash = mix(hash, hash_place(op, key, r->scope));
     ts_tally_row *row = find_row(r, hash);
-    if (!row && (row = make_row(r, hash, op, key, ALL_ROWS))) {
+    if (!row && (row = make_row(r, hash, op, key, TS_TALLY_SHAPED))) {
         snprintf(row->call, sizeof row->call, "%s", text);
         row->dtype = dtype;
         publish(r);
     }
-    return row;
+    return row ? row : ts_tally_other(r, op, key, ts_row_op(op));
 }
 
 ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row)
 {
-    return ts_tally_other(r, row->op, row->key, row->call);
+    return ts_tally_other(r, row->op, row->key,
+                          row->op == TS_ROW_OUTSIDE ? row->call : ts_row_op(row->op));
 }
 
 /* -------------------------------------------------------------------------------- work ---- */
@@ -306,7 +330,7 @@ void ts_tally_sum(const ts_tally_table *r, int64_t parts[TS_PART_COUNT])
     for (int i = 0; i < count; i++) {
         const ts_tally_row *row = ts_tally_at(r, i);
         int part = row->op == TS_ROW_OUTSIDE ? (row->key ? TS_PART_OUTSIDE : TS_PART_LAYERS)
-                   : row->key < 16           ? TS_PART_KERNELS
+                   : ts_key_runs(row->key)   ? TS_PART_KERNELS
                                              : TS_PART_LAYERS;
         parts[part] += atomic_load_explicit(&row->cell.ticks, memory_order_relaxed);
     }
@@ -315,7 +339,7 @@ void ts_tally_sum(const ts_tally_table *r, int64_t parts[TS_PART_COUNT])
 /* ------------------------------------------------------------------------------ events ---- */
 
 int ts_event_chunks_most = TS_EVENT_CHUNKS;
-static _Atomic int chunks_taken; /* chunks of events in use, of all threads */
+static _Atomic int64_t events_taken; /* events that memory was allocated for, of all threads */
 
 /** Memory for event number n; NULL if there is no room or memory. */
 static ts_event *next_event(ts_tally_table *r, int64_t n)
@@ -327,14 +351,25 @@ static ts_event *next_event(ts_tally_table *r, int64_t n)
     if (!r->events && !(r->events = ts_sys_calloc(TS_EVENT_CHUNKS * sizeof *r->events)))
         return NULL;
     if (!r->events[k]) {
-        if (atomic_fetch_add(&chunks_taken, 1) < ts_event_chunks_most)
+        if (atomic_fetch_add(&events_taken, TS_EVENT_CHUNK) <=
+            (int64_t)(ts_event_chunks_most - 1) * TS_EVENT_CHUNK)
             r->events[k] = ts_sys_alloc(TS_EVENT_CHUNK * sizeof(ts_event));
         if (!r->events[k]) {
-            atomic_fetch_sub(&chunks_taken, 1);
+            atomic_fetch_sub(&events_taken, TS_EVENT_CHUNK);
             return NULL;
         }
     }
     return &r->events[k][n % TS_EVENT_CHUNK];
+}
+
+TS_COLD void ts_event_prepare(ts_tally_table *r)
+{
+    int64_t n = atomic_load_explicit(&r->nevents, memory_order_relaxed);
+    ts_event *e = next_event(r, n); /* NULL: no room; the call will count as lost */
+    int64_t first = n % TS_EVENT_PIECE;
+    if (e && (!r->ring || n < r->ring)) /* later events of a ring have the memory of earlier ones */
+        memset(e, 0, (size_t)(TS_EVENT_PIECE - first) * sizeof *e);
+    r->ready = n - first + TS_EVENT_PIECE;
 }
 
 /** Ticks since e began, shifted right by e->shift; increases the shift if they exceed 32 bits. */
@@ -418,6 +453,7 @@ void ts_tally_clear(ts_tally_table *r)
     atomic_store_explicit(&r->nevents, 0, memory_order_relaxed);
     atomic_store_explicit(&r->lost_events, 0, memory_order_relaxed);
     r->open = -1;
+    r->ready = 0;
     int count = atomic_load_explicit(&r->count, memory_order_relaxed);
     for (int i = 0; i < count; i++) {
         ts_tally_row *row = ts_tally_at(r, i);
@@ -431,9 +467,70 @@ void ts_tally_clear(ts_tally_table *r)
     r->flops = r->bytes = 0;
 }
 
-bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from)
+bool ts_tally_has_calls(const ts_tally_table *r)
+{
+    for (int i = 0, n = atomic_load_explicit(&r->count, memory_order_acquire); i < n; i++)
+        if (atomic_load_explicit(&ts_tally_at(r, i)->cell.calls, memory_order_relaxed))
+            return true;
+    return false;
+}
+
+static void free_blocks(ts_tally_table *r)
+{
+    for (int i = 0; r->events && i < TS_EVENT_CHUNKS; i++)
+        if (r->events[i]) {
+            ts_sys_free(r->events[i]);
+            atomic_fetch_sub(&events_taken, TS_EVENT_CHUNK);
+        }
+    ts_sys_free(r->events);
+    r->events = NULL;
+}
+
+void ts_events_settle(ts_tally_table *r, int thread)
+{
+    int64_t n = atomic_load_explicit(&r->nevents, memory_order_relaxed);
+    int64_t first = r->ring && n > r->ring ? n - r->ring : 0, count = n - first;
+    ts_event_list *list = n ? ts_sys_alloc(sizeof *list + (size_t)count * sizeof(ts_event)) : NULL;
+    if (n && !list)
+        return;
+    for (int64_t i = 0; i < count; i++) {
+        ts_event *e = &list->events[i];
+        *e = *ts_event_at(r, first + i);
+        e->parent = e->parent > first ? e->parent - (uint32_t)first : 0;
+    }
+    if (list) {
+        list->thread = thread;
+        list->count = count;
+        list->overwritten = first;
+        list->next = r->ended;
+        r->ended = list;
+        atomic_fetch_add(&events_taken, count);
+        atomic_store_explicit(&r->nevents, 0, memory_order_relaxed);
+    }
+    free_blocks(r);
+}
+
+/** Moves lists of events to another table. rows: the number there of each row; NULL: the events
+ *  count as lost. */
+static void move_lists(ts_tally_table *to, ts_tally_table *from, const uint32_t *rows)
+{
+    ts_event_list *next;
+    for (ts_event_list *l = from->ended; l && rows; l = next) {
+        next = l->next;
+        for (int64_t i = 0; i < l->count; i++)
+            l->events[i].row = rows[l->events[i].row];
+        l->next = to->ended;
+        to->ended = l;
+        from->ended = next;
+    }
+    for (const ts_event_list *l = from->ended; l; l = l->next)
+        count_up(&to->lost_events, l->count);
+}
+
+bool ts_tally_merge(ts_tally_table *to, ts_tally_table *from)
 {
     int count = atomic_load_explicit(&from->count, memory_order_acquire);
+    uint32_t *rows = from->ended ? ts_sys_calloc((size_t)(count + 1) * sizeof *rows) : NULL;
     bool whole = true;
     for (int i = 0; i < count; i++) {
         const ts_tally_row *row = ts_tally_at(from, i);
@@ -442,18 +539,21 @@ bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from)
         if (!calls && !ticks)
             continue;
         ts_tally_row *mine = find_row(to, row->hash);
-        if (!mine) {
-            to->scope = row->scope;
-            mine = make_row(to, row->hash, row->op, row->key, ALL_ROWS);
-            if (!mine) {
-                whole = false;
-                continue;
-            }
+        to->scope = row->scope;
+        if (!mine && (mine = make_row(to, row->hash, row->op, row->key, TS_TALLY_SHAPED))) {
             mine->dtype = row->dtype;
             mine->part = row->part;
             memcpy(mine->call, row->call, sizeof mine->call);
             publish(to);
+        } else if (!mine && (mine = ts_tally_in_scope(to, row)) != NULL && ts_key_runs(row->key)) {
+            count_up(&to->shared, calls);
         }
+        if (!mine) {
+            whole = false;
+            continue;
+        }
+        if (rows)
+            rows[i] = number_of(to, mine);
         count_up(&mine->cell.calls, calls);
         count_up(&mine->cell.ticks, ticks);
         count_up(&mine->unknown, atomic_load_explicit(&row->unknown, memory_order_relaxed));
@@ -463,17 +563,19 @@ bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from)
     count_up(&to->shared, atomic_load_explicit(&from->shared, memory_order_relaxed));
     count_up(&to->lost_events, atomic_load_explicit(&from->lost_events, memory_order_relaxed) +
                                    atomic_load_explicit(&from->nevents, memory_order_relaxed));
+    move_lists(to, from, whole ? rows : NULL);
+    ts_sys_free(rows);
     return whole;
 }
 
 void ts_tally_free(ts_tally_table *r)
 {
-    for (int i = 0; r->events && i < TS_EVENT_CHUNKS; i++)
-        if (r->events[i]) {
-            ts_sys_free(r->events[i]);
-            atomic_fetch_sub(&chunks_taken, 1);
-        }
-    ts_sys_free(r->events);
+    free_blocks(r);
+    for (ts_event_list *l = r->ended, *next; l; l = next) {
+        next = l->next;
+        atomic_fetch_sub(&events_taken, l->count);
+        ts_sys_free(l);
+    }
     for (int i = 0; i < TS_TALLY_CHUNKS; i++)
         ts_sys_free(r->chunk[i]);
     ts_sys_free(r->index);

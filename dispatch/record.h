@@ -36,6 +36,9 @@ typedef struct ts_tally_row {
     char call[96];                /* op, shapes and dtypes of the first call */
 } ts_tally_row;
 
+/** True if calls of this key run kernels: a backend's key, but not LAZY, which only records. */
+TS_INLINE bool ts_key_runs(int key) { return key < 16 && key != TS_KEY_LAZY; }
+
 /** Op numbers of rows that do not count calls of one op; no op has these numbers. */
 enum {
     TS_ROW_GROUP = TS_MAX_OPS - 2,  /* a fused group */
@@ -55,9 +58,11 @@ enum { TS_PART_KERNELS, TS_PART_LAYERS, TS_PART_OUTSIDE, TS_PART_COUNT };
 
 enum {
     TS_TALLY_CHUNK = 128,  /* rows per chunk of a table */
-    TS_TALLY_CHUNKS = 72,  /* most chunks of a table */
-    TS_TALLY_SHAPED = 64 * TS_TALLY_CHUNK, /* most rows by shape; further classes share one row per
-                                              op and layer */
+    TS_TALLY_CHUNKS = 256, /* most chunks of a table */
+    TS_TALLY_SHAPED = 64 * TS_TALLY_CHUNK,  /* a table with more rows gets none by shape: further
+                                               classes share one row per op, layer and scope */
+    TS_TALLY_SCOPED = 240 * TS_TALLY_CHUNK, /* a table with more rows gets none by scope: further
+                                               scopes share one row per op and layer */
     TS_STEPS_MOST = 65536, /* most steps that a recording keeps */
     TS_SCOPES_MOST = 4096  /* most scopes that the process can name */
 };
@@ -87,9 +92,19 @@ _Static_assert(sizeof(ts_event) == 64, "a cache line");
 
 enum {
     TS_EVENT_CHUNK = 16384,    /* events per block of 1 MiB */
+    TS_EVENT_PIECE = 1024,     /* events whose pages are touched at once */
     TS_EVENT_RING = 4 * TS_EVENT_CHUNK, /* latest events that a flight recording keeps */
     TS_EVENT_CHUNKS = 256      /* maximum number of blocks; further events count as lost */
 };
+
+/** The events of an ended thread, oldest first. Their rows are those of the table that has the
+ *  list; parents count in the list. */
+typedef struct ts_event_list {
+    struct ts_event_list *next;
+    int thread;
+    int64_t count, overwritten; /* overwritten: by later ones, in a flight recording */
+    ts_event events[];
+} ts_event_list;
 
 /** The rows of a thread. */
 typedef struct ts_tally_table {
@@ -98,6 +113,7 @@ typedef struct ts_tally_table {
     uint32_t *index;        /* open addressing: number of a row + 1 */
     uint32_t mask;
     uint32_t scope;         /* the thread's innermost scope */
+    uint32_t around, within; /* in `within` > 0 scopes without a number: the scope around them */
     uint32_t rule;          /* ts_event.seq of the calls of the running backward rule; 0: none */
     _Atomic int64_t shared; /* calls counted in a row that classes of shapes share, because there
                                was no room for another row */
@@ -105,20 +121,23 @@ typedef struct ts_tally_table {
                                calls */
     ts_event **events;      /* TS_EVENT_CHUNKS blocks; NULL: none yet */
     _Atomic int64_t nevents, lost_events; /* nevents counts overwritten events too */
+    ts_event_list *ended;   /* events of ended threads */
+    int64_t ready;          /* events before this number have memory whose pages were touched */
     int64_t ring;           /* keep this number of latest events; 0: keep the first events */
     int64_t open;           /* number of the event of the innermost call in flight, -1: none */
 } ts_tally_table;
 
 /** Finds or makes the row for f's op, key, scope and, for backends, shapes. Without room for a row
- *  by shape, returns the row that classes share. NULL if there is no memory or room for that
- *  row. */
+ *  by shape, returns the row that classes share. NULL if out of memory. */
 ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f);
 /** Finds or makes the row for op and key without shapes, in the current scope of r: time outside of
- *  calls, or calls that get no row of their own. name: text of a new row. */
+ *  calls, or calls that get no row of their own. Without room for a row by scope, returns the row
+ *  of TS_SCOPE_REST, which scopes share. name: text of a new row. */
 ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const char *name);
 /** ts_tally_other() with the op, key and text of `row`. */
 ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row);
-/** Finds or makes a row with this hash, op, key and text in the current scope of r. */
+/** Finds or makes a row with this hash, op, key and text in the current scope of r; without room,
+ *  returns the row that classes share. */
 ts_tally_row *ts_tally_named(ts_tally_table *r, uint64_t hash, uint16_t op, ts_key key,
                              uint8_t dtype, const char *text);
 /** Name of a row's op. */
@@ -126,7 +145,8 @@ TS_INLINE const char *ts_row_op(int op)
 {
     return op == TS_ROW_GROUP ? "(fused group)" : ts_op_name(op);
 }
-/** Finds or makes the row of a part of the calls of `whole`. */
+/** Finds or makes the row of a part of the calls of `whole`. NULL if there is no memory or room:
+ *  the time of the part then belongs to `whole`. */
 ts_tally_row *ts_tally_part(ts_tally_table *r, ts_tally_row *whole, ts_part part);
 /** Combines a hash with that of a call's op and shapes. */
 uint64_t ts_tally_hash(const ts_frame *f, uint64_t hash);
@@ -138,11 +158,18 @@ void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, doub
 void ts_tally_sum(const ts_tally_table *r, int64_t parts[TS_PART_COUNT]);
 /** Sets all figures to zero; rows stay. */
 void ts_tally_clear(ts_tally_table *r);
-/** Adds the rows of an ended thread, but not its events, which count as lost. False if some rows
- *  are missing, because there was no memory or room. */
-bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from);
+/** Adds the rows and events of an ended thread. False if some rows are missing, because there was
+ *  no memory or room; its events then count as lost. */
+bool ts_tally_merge(ts_tally_table *to, ts_tally_table *from);
+/** Moves the events of an ended thread from blocks, of which it may have used little, to a list. */
+void ts_events_settle(ts_tally_table *r, int thread);
+/** True if a row has a call. */
+bool ts_tally_has_calls(const ts_tally_table *r);
 /** Frees the rows and events of a table. */
 void ts_tally_free(ts_tally_table *r);
+/** Allocates and touches the memory of the next events, so that ts_event_begin() does not wait for
+ *  the system inside a call. To be called if nevents has reached r->ready. */
+void ts_event_prepare(ts_tally_table *r);
 /** Begins an event for a call, or a lower layer in the event of the running call. Returns the
  *  previous value of r->open, to be passed to ts_event_end() as `before`. now: in ticks. */
 int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row *row, int64_t now);
@@ -168,6 +195,9 @@ TS_INLINE ts_tally_row *ts_tally_at(const ts_tally_table *r, int i)
 }
 
 /* ------------------------------------------------------------------------------ scopes ---- */
+
+/** The scope of calls whose own scope has no number, or no room for rows. */
+enum { TS_SCOPE_REST = 1 };
 
 /** A named part of a program; 0 is the whole of it. */
 typedef struct ts_scope_name {

@@ -14,6 +14,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/device_times.h"
+#include "dispatch/marks.h"
 #include "dispatch/timers_state.h"
 #include "core/hooks.h"
 #include "core/process.h"
@@ -117,6 +118,7 @@ static TS_COLD void begin_period(ts_timers *t)
         ts_tally_clear(&t->record);
         t->record.ring = ts_timing.flight ? TS_EVENT_RING : 0;
         t->wall = t->stamps = 0;
+        atomic_store_explicit(&t->updated, false, memory_order_relaxed);
         t->reset = ts_timing.reset;
         t->period = 0;
     }
@@ -146,76 +148,54 @@ ts_timers *ts_timers_of(ts_thread *thread)
     return t;
 }
 
-/** Records the thread's totals at the end of a step. One thread marks the steps of a profile. */
-TS_COLD void ts_timers_mark_step(ts_timers *t)
-{
-    bool restart = false, stop = false;
-    int64_t parts[TS_PART_COUNT] = {0};
-    stamp(t, t->running);
-    /* summed without the lock: in a loop of short steps a crash would often find the lock held, and
-     * the report after the crash needs the lock */
-    ts_tally_sum(&t->record, parts);
-    pthread_mutex_lock(&ts_timing.lock);
-    if (ts_timing.step_thread < 0)
-        ts_timing.step_thread = t->thread_id;
-    if (ts_timing.step_thread == t->thread_id && ts_timing.steps) {
-        int64_t n = get(&ts_timing.nsteps);
-        if (n == TS_STEPS_MOST) {
-            add(&ts_timing.lost_steps, 1);
-        } else {
-            ts_step *step = &ts_timing.steps[n];
-            *step = (ts_step){.wall = get(&t->last) - get(&t->begun),
-                              .stamps = get(&t->cells[STAMPS].ticks)};
-            memcpy(step->parts, parts, sizeof step->parts);
-            set(&ts_timing.nsteps, n + 1);
-        }
-        ts_timing.all_steps++;
-        restart = ts_timing.all_steps == ts_timing.first_step - 1;
-        stop = ts_timing.all_steps == ts_timing.last_step;
-    }
-    pthread_mutex_unlock(&ts_timing.lock);
-    tag(t, t->running);
-    ts_device_times_range_step();
-    if (restart)
-        ts_timers_reset();
-    if (stop)
-        ts_timers_record(false);
-}
-
-void ts_timers_pass_step(ts_thread *thread)
-{
-    void (*passed)(void) = atomic_load(&ts_timing.watching);
-    if (!passed)
-        return;
-    pthread_mutex_lock(&ts_timing.lock);
-    if (ts_timing.step_thread < 0)
-        ts_timing.step_thread = thread->id;
-    bool marks = ts_timing.step_thread == thread->id;
-    pthread_mutex_unlock(&ts_timing.lock);
-    if (marks)
-        passed();
-}
-
 static inline bool is_update(uint16_t op)
 {
     return atomic_load_explicit(&ts_timing.updates[op], memory_order_relaxed);
 }
 
 static _Thread_local bool updated; /* the thread's last call was an update of an optimizer */
+static _Thread_local uint16_t update_depth; /* nesting depth of that call */
+
+static void note(const ts_thread *thread, bool update, int depth)
+{
+    updated = update;
+    update_depth = (uint16_t)depth;
+    if (thread->timers)
+        atomic_store_explicit(&thread->timers->updated, update, memory_order_relaxed);
+}
 
 /** Called if a call is an update and the last call was none, or the other way round. Unless the
- *  program marks steps, a step ends at the first call after updates of parameters. */
+ *  program marks steps, a step ends at the first call after updates of parameters. An update counts
+ *  where a backend runs it: a call of LAZY is only recorded, and runs later in a plan. */
 static TS_COLD void note_update(ts_frame *f)
 {
-    if (f->thread->depth != 1 || (updated && f->thread->workspace))
-        return; /* no step ends inside the capture of a graph */
-    updated = !updated;
-    if (updated || atomic_load_explicit(&ts_timing.marked, memory_order_relaxed))
+    if (!updated && !ts_key_runs(f->key))
         return;
-    if (is_recording(f->thread))
-        ts_timers_mark_step(ts_timers_of(f->thread));
+    if (updated && (f->thread->depth > update_depth || f->thread->workspace))
+        return; /* no step ends inside an update, or inside the capture of a graph */
+    ts_timers *t = is_recording(f->thread) ? ts_timers_of(f->thread) : NULL;
+    bool stale = updated && t && !atomic_load_explicit(&t->updated, memory_order_relaxed);
+    note(f->thread, !updated, f->thread->depth);
+    if (stale || updated || atomic_load_explicit(&ts_timing.marked, memory_order_relaxed))
+        return;
+    if (t)
+        ts_timers_mark_step(t);
     else
         ts_timers_pass_step(f->thread);
+}
+
+void ts_timer_note_launched(const ts_thread *thread, uint16_t op)
+{
+    if (is_update(op))
+        note(thread, true, thread->depth + 1);
+}
+
+/** ts_event_prepare(), as time of the profiler. */
+static TS_COLD void prepare_event(ts_timers *t)
+{
+    cell *before = stamp(t, &t->cells[STAMPS]);
+    ts_event_prepare(&t->record);
+    stamp(t, before);
 }
 
 /** Like ts_timed_hop(), but adds time and work of the call to a row of the profile. The row is
@@ -228,10 +208,12 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
     cell *c = TS_LIKELY(row != NULL) ? &row->cell : &t->cells[f->op * TS_KEY_COUNT + f->key];
     double flops = r->flops, bytes = r->bytes;
     add(&c->calls, 1);
+    bool traced = row && atomic_load_explicit(&ts_timing.tracing, memory_order_relaxed);
+    if (traced && TS_UNLIKELY(get(&r->nevents) >= r->ready))
+        prepare_event(t);
     if (f->key < 16)
         tag(t, c);
     cell *before = stamp(t, c);
-    bool traced = row && atomic_load_explicit(&ts_timing.tracing, memory_order_relaxed);
     int64_t around = traced ? ts_event_begin(r, f, row, get(&t->last)) : -1;
     ts_status status = kernel(f);
     stamp(t, before);
@@ -339,8 +321,10 @@ static void switch_to(bool timers, bool recording)
 }
 
 /** Adds the counters of an ended thread, t, to those of another. */
-static void merge(ts_timers *to, const ts_timers *t)
+static void merge(ts_timers *to, ts_timers *t)
 {
+    to->threads = (to->threads ? to->threads : ts_tally_has_calls(&to->record)) +
+                  ts_tally_has_calls(&t->record);
     for (int i = 0; i < CELLS; i++) {
         int64_t calls = get(&t->cells[i].calls), spent = get(&t->cells[i].ticks);
         if (calls || spent) { /* a page without counts stays unmapped */
@@ -372,6 +356,13 @@ static void end_profile(ts_thread *thread, void *ctx)
     }
 }
 
+static void end_thread_step(ts_thread *thread, void *unused)
+{
+    ts_timers *t = __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE);
+    if (t && !unused)
+        ts_timers_end_step(t);
+}
+
 /** Keeps the cells of a thread that ends: separately for the first TS_TIMERS_ENDED threads, then
  *  merged into the newest of these. */
 static void thread_ended(ts_thread *thread)
@@ -379,9 +370,13 @@ static void thread_ended(ts_thread *thread)
     ts_timers *t = thread->timers;
     ts_timers_close(t);
     pthread_mutex_lock(&ts_timing.lock);
-    if (atomic_load_explicit(&ts_timing.recording, memory_order_relaxed))
+    if (atomic_load_explicit(&ts_timing.recording, memory_order_relaxed)) {
         end_profile(thread, t);
+        ts_timers_end_step(t);
+    }
     bool counts = t->reset == ts_timing.reset, full = ts_timing.nended == TS_TIMERS_ENDED;
+    if (counts && (full || get(&t->record.nevents) < TS_EVENT_CHUNK))
+        ts_events_settle(&t->record, t->thread_id);
     if (counts && full)
         merge(ts_timing.ended, t);
     if (counts && !full) {
@@ -443,6 +438,7 @@ static bool stop_counting(void)
                                                              profile */
             stamp(own, own->running);
         ts_thread_walk(end_profile, NULL);
+        ts_thread_walk(end_thread_step, NULL);
         switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed), false);
     }
     pthread_mutex_unlock(&ts_timing.lock);
@@ -457,8 +453,9 @@ void ts_timers_halt(void) { stop_counting(); }
 static void forget_steps(void)
 {
     ts_timing.step_thread = -1;
+    ts_timing.guessed = 0;
     atomic_store_explicit(&ts_timing.marked, false, memory_order_relaxed);
-    updated = false;
+    note(&ts_tls, false, 0);
 }
 
 void ts_timers_schedule(bool on)

@@ -114,7 +114,7 @@ void ts_timers_record_cost(double ns, double trace_ns);
 /** The rows that a thread recorded. */
 typedef struct ts_thread_record {
     const ts_tally_table *table;
-    int thread;
+    int thread, threads; /* threads: their number; above 1 if they were merged */
     double wall_ns, stamps_ns;
     int64_t begun; /* tick at which wall_ns begins */
 } ts_thread_record;

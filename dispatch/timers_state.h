@@ -32,6 +32,8 @@ struct ts_timers {
     int64_t period;  /* timing period of this thread's last stamp; 0: no stamp since the reset */
     int64_t reset;   /* ts_timing.reset at the last stamp; if it is older, the cells are ignored */
     int thread_id;
+    int threads; /* merged threads with a call, this one included; 0: none was merged */
+    atomic_bool updated; /* an update was the last call, so the next one ends a step */
     ts_tally_table record; /* while a profile records, its rows replace the cells */
     uint32_t follows;      /* scope of the backward pass for which `following` is valid */
     uint16_t following[TS_SCOPES_MOST]; /* forward scope -> scope of its backward calls; 0: unknown
@@ -59,6 +61,7 @@ struct ts_timing_state {
         all_steps, /* steps since the recording began */
         first_step, last_step; /* the recording keeps steps first_step to last_step; 0: no limit */
     int step_thread; /* the thread that marks steps; -1: none yet */
+    int64_t guessed; /* steps ended by updates since step_thread was forgotten */
     atomic_bool marked; /* the program marks its steps itself */
     atomic_bool scheduled; /* step_thread and marked stay the same for all recordings */
     void (*_Atomic watching)(void); /* `passed` of ts_timers_watch_steps() */
@@ -153,6 +156,13 @@ void ts_timers_close(ts_timers *t);
 ts_timers *ts_timers_of(ts_thread *thread);
 /** Records the thread's totals at the end of a step. One thread marks the steps of a profile. */
 void ts_timers_mark_step(ts_timers *t);
+/** If t's last call is an update, ends its step, because the thread or the recording ends;
+ *  ts_timing.lock is held. */
+void ts_timers_end_step(ts_timers *t);
+/** The program marks its first step, from here on the only way to end steps: the steps that updates
+ *  ended before become part of it. False if they have counted as this step already, because a
+ *  schedule waited; what was recorded since then is dropped. */
+bool ts_timers_take_over(const ts_thread *thread);
 /** Ends a step of `thread` while nothing records. Does nothing unless a schedule waits and the
  *  thread marks the steps. */
 void ts_timers_pass_step(ts_thread *thread);

@@ -240,6 +240,13 @@ void ts_profile_sort(ts_profile *p);
 /** Flushes `out`, so that an error shows. TS_ERR_IO if a write to it failed. op: the public
  *  function for the error. */
 ts_status ts_profile_flush(FILE *out, const char *op);
+
+/** The median of n > 0 sorted numbers: of an even number, the mean of the two in the middle. */
+static inline double ts_median_of(const double *sorted, int64_t n)
+{
+    return (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+}
+
 /** Writes text as a JSON string, quoted and escaped. */
 void ts_profile_print_text(FILE *out, const char *text);
 /** Writes the trace for Perfetto. TS_ERR_STATE without a trace. */

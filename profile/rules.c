@@ -379,11 +379,11 @@ static ts_advice warm_up(const ts_profile *p)
     if (n < 2)
         return a;
     qsort(later, (size_t)n, sizeof *later, by_value);
-    double lost = p->steps[0].wall_ns - later[n / 2];
+    double lost = p->steps[0].wall_ns - ts_median_of(later, n);
     a.gain = all > 0 && lost > 0 ? lost / all : 0;
-    a.fires = p->steps[0].wall_ns > 2 * later[n / 2] && a.gain > 0.05;
+    a.fires = p->steps[0].wall_ns > 2 * ts_median_of(later, n) && a.gain > 0.05;
     SAY(a, "the first step takes %.3f ms, later steps %.3f ms", p->steps[0].wall_ns / 1e6,
-        later[n / 2] / 1e6);
+        ts_median_of(later, n) / 1e6);
     return a;
 }
 

@@ -90,9 +90,20 @@ typedef struct gathering {
     int64_t room, rows, events, first_tick;
     bool called; /* a thread has called an op */
     double tick_ns;
+    uint32_t *index, mask; /* open addressing: number of an entry + 1, by hash_entry() */
     ts_device_sums device;
     ts_trace_row *traced; /* rows of p->calls */
 } gathering;
+
+static uint64_t hash_entry(const ts_entry *e)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    const char *const texts[] = {e->op, e->layer, e->scope, e->call, e->part};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        for (const char *c = texts[i]; c == texts[i] || c[-1]; c++)
+            hash = (hash ^ (uint8_t)*c) * 0x100000001b3u;
+    return hash ^ hash >> 32;
+}
 
 static void add_entry(gathering *g, const ts_tally_row *row)
 {
@@ -111,12 +122,13 @@ static void add_entry(gathering *g, const ts_tally_row *row)
     ts_scope_path(e.scope, sizeof e.scope, row->scope);
     static const char *const parts[] = {"", "rule", "allocation", "casts"};
     snprintf(e.part, sizeof e.part, "%s", parts[row->part % 4]);
-    e.kernel = call && row->key < 16 && !row->part;
+    e.kernel = call && ts_key_runs(row->key) && !row->part;
     e.product = call && is_product(row->op);
     e.update = call && is_update(row->op);
     ts_device_claim(&g->device, row->hash, &e);
-    for (int64_t i = 0; i < p->count; i++) { /* adds to the equal row of another thread */
-        ts_entry *same = &p->entries[i];
+    uint32_t at = (uint32_t)hash_entry(&e) & g->mask;
+    for (; g->index[at]; at = (at + 1) & g->mask) { /* adds to the equal row of another thread */
+        ts_entry *same = &p->entries[g->index[at] - 1];
         if (same->kernel == e.kernel && strcmp(same->op, e.op) == 0 &&
             strcmp(same->layer, e.layer) == 0 && strcmp(same->scope, e.scope) == 0 &&
             strcmp(same->call, e.call) == 0 && strcmp(same->part, e.part) == 0) {
@@ -137,14 +149,19 @@ static void add_entry(gathering *g, const ts_tally_row *row)
         }
     }
     p->entries[p->count++] = e;
+    g->index[at] = (uint32_t)p->count;
 }
 
-static bool has_calls(const ts_thread_record *t)
+static bool take_index(gathering *g)
 {
-    for (int i = 0, n = load_count(&t->table->count); i < n; i++)
-        if (load(&ts_tally_at(t->table, i)->cell.calls))
-            return true;
-    return false;
+    uint32_t room = 64;
+    while (room < 2 * g->rows)
+        room *= 2;
+    g->mask = room - 1;
+    g->index = ts_sys_calloc(room * sizeof *g->index);
+    if (!g->index)
+        ts_error_memory("a profile", room * (int64_t)sizeof *g->index);
+    return g->index;
 }
 
 /** Counts rows and events, and finds the start of the first thread. */
@@ -153,8 +170,24 @@ static void survey(const ts_thread_record *t, void *ctx)
     gathering *g = ctx;
     g->rows += load_count(&t->table->count);
     g->events += load(&t->table->nevents);
-    g->called |= has_calls(t);
+    for (const ts_event_list *l = t->table->ended; l; l = l->next)
+        g->events += l->count;
+    g->called |= ts_tally_has_calls(t->table);
     g->first_tick = g->first_tick && g->first_tick < t->begun ? g->first_tick : t->begun;
+}
+
+/** Appends an event. first: number of the thread's first event that is kept. */
+static void copy_event(gathering *g, const ts_event *e, int64_t first, int thread)
+{
+    ts_profile *p = g->p;
+    if (p->nevents == g->events)
+        return;
+    ts_call_event *c = &p->events[p->nevents++];
+    c->event = *e;
+    c->event.row += (uint32_t)p->ncalls;
+    c->event.parent = c->event.parent > first ? c->event.parent - (uint32_t)first : 0;
+    c->thread = thread;
+    c->begin_ns = (double)(c->event.begin - g->first_tick) * g->tick_ns;
 }
 
 /** Appends a thread's events, and the call texts of its rows, to those of earlier threads. Adapts
@@ -165,13 +198,12 @@ static void copy_events(gathering *g, const ts_thread_record *t, int nrows)
     int64_t n = load(&t->table->nevents), ring = t->table->ring;
     int64_t first = ring && n > ring ? n - ring : 0;
     p->overwritten += first;
-    for (int64_t i = first; i < n && p->nevents < g->events; i++) {
-        ts_call_event *c = &p->events[p->nevents++];
-        c->event = *ts_event_at(t->table, i);
-        c->event.row += (uint32_t)p->ncalls;
-        c->event.parent = c->event.parent > first ? c->event.parent - (uint32_t)first : 0;
-        c->thread = t->thread;
-        c->begin_ns = (double)(c->event.begin - g->first_tick) * g->tick_ns;
+    for (int64_t i = first; i < n; i++)
+        copy_event(g, ts_event_at(t->table, i), first, t->thread);
+    for (const ts_event_list *l = t->table->ended; l; l = l->next) {
+        p->overwritten += l->overwritten;
+        for (int64_t i = 0; i < l->count; i++)
+            copy_event(g, &l->events[i], 0, l->thread);
     }
     for (int i = 0; i < nrows && p->ncalls < g->rows; i++, p->ncalls++) {
         const ts_tally_row *row = ts_tally_at(t->table, i);
@@ -187,7 +219,7 @@ static void gather(const ts_thread_record *t, void *ctx)
 {
     gathering *g = ctx;
     ts_profile *p = g->p;
-    if (g->called && !has_calls(t))
+    if (g->called && !ts_tally_has_calls(t->table))
         return;
     int n = load_count(&t->table->count);
     bool helps = p->steps_thread >= 0 && t->thread != p->steps_thread;
@@ -195,7 +227,7 @@ static void gather(const ts_thread_record *t, void *ctx)
     p->profiler_ns += t->stamps_ns;
     p->shared_calls += load(&t->table->shared);
     p->lost_events += load(&t->table->lost_events);
-    p->threads++;
+    p->threads += t->threads;
     if (t->thread == p->steps_thread)
         p->steps_begin_ns = (double)(t->begun - g->first_tick) * g->tick_ns;
     for (int i = 0; i < n; i++) {
@@ -226,6 +258,16 @@ static bool take_room_for_events(ts_profile *p, gathering *g)
     return good;
 }
 
+/** Moves a negative time to the profiler's. The cost of recording, which rows have paid, is then
+ *  above what recording took, because it was measured while the machine was busier. */
+static void give_back(double *ns, double *profiler_ns)
+{
+    if (*ns < 0) {
+        *profiler_ns += *ns;
+        *ns = 0;
+    }
+}
+
 static void copy_steps(ts_profile *p, const ts_step *steps, int64_t n, double tick_ns)
 {
     ts_step before = {0};
@@ -241,6 +283,10 @@ static void copy_steps(ts_profile *p, const ts_step *steps, int64_t n, double ti
                           tick_ns,
             .profiler_ns = (double)(s->stamps - before.stamps) * tick_ns};
         before = *s;
+        ts_step_times *t = &p->steps[i];
+        give_back(&t->kernels_ns, &t->profiler_ns);
+        give_back(&t->layers_ns, &t->profiler_ns);
+        give_back(&t->outside_ns, &t->profiler_ns);
     }
     p->nsteps = n;
 }
@@ -266,8 +312,10 @@ static void judge(gathering *g, bool devices)
 {
     ts_profile *p = g->p;
     double sum = p->profiler_ns;
-    for (int64_t i = 0; i < p->count; i++)
+    for (int64_t i = 0; i < p->count; i++) {
         sum += p->entries[i].self_ns;
+        give_back(&p->entries[i].self_ns, &p->profiler_ns);
+    }
     p->own_share = p->wall_ns > 0 ? (sum - p->wall_ns) / p->wall_ns : 0;
     p->machine.size = sizeof p->machine;
     p->measured = ts_prof_find_machine(&p->machine) == TS_OK;
@@ -307,10 +355,12 @@ static ts_profile *take(bool devices)
     p->first_step = first;
     p->lost_steps = lost;
     copy_steps(p, steps, nsteps, g.tick_ns);
-    ts_status status = !traced || take_room_for_events(p, &g) ? fill(&g, devices) : TS_ERR_MEMORY;
+    bool room = take_index(&g) && (!traced || take_room_for_events(p, &g));
+    ts_status status = room ? fill(&g, devices) : TS_ERR_MEMORY;
     if (status == TS_OK)
         judge(&g, devices);
     ts_sys_free(g.traced);
+    ts_sys_free(g.index);
     ts_device_sums_free(&g.device);
     if (status != TS_OK) {
         ts_profile_free(p);

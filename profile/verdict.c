@@ -40,7 +40,7 @@ static double compute_ceiling(const ts_prof_machine *m, const ts_entry *e)
  *  least_ns, the time of its calls or kernels if each had one element. */
 static void judge_kernel(const ts_prof_machine *m, ts_entry *e, double ns, double least_ns)
 {
-    bool runs = strcmp(e->layer, "META") != 0 && strcmp(e->layer, "LAZY") != 0;
+    bool runs = strcmp(e->layer, "META") != 0;
     e->overhead_ns = smaller(ns, least_ns);
     if (e->unknown) {
         e->regime = TS_REGIME_UNKNOWN;
@@ -82,10 +82,11 @@ enum { COMPUTE, MEMORY, OVERHEAD, OUTSIDE, PROFILER, UNKNOWN };
 static const char *const words[] = {"compute-bound", "memory-bound", "overhead-bound",
                                     "outside-bound"};
 
-static const char *choose_word(const parts *s, double wall, double missing)
+/** calls: number of calls in the profile; 0: it is empty. */
+static const char *choose_word(const parts *s, double wall, double missing, int64_t calls)
 {
     int first = 0, second = -1;
-    if (!(wall > 0))
+    if (!(wall > 0) || !calls)
         return "empty";
     wall -= s->of[PROFILER]; /* of the program */
     if (s->errors > 0.05 * wall || s->of[UNKNOWN] > 0.5 * wall || fabs(missing) > 0.01)
@@ -152,17 +153,18 @@ static void judge_device(ts_profile *p)
     p->shares.outside = s.of[OUTSIDE] / all;
     p->shares.profiler = 0;
     p->shares.errors = errors;
-    p->shares.verdict = lost > DEVICE_LOSS ? "unreliable" : choose_word(&s, all, 0);
+    p->shares.verdict = lost > DEVICE_LOSS ? "unreliable" : choose_word(&s, all, 0, works);
 }
 
 void ts_profile_judge(ts_profile *p)
 {
     parts s = {{[PROFILER] = p->profiler_ns}, 0};
     double entered = 0; /* calls whose boxing of arguments was timed as outside of calls */
-    int64_t errors = 0;
+    int64_t errors = 0, calls = 0;
     for (int64_t i = 0; i < p->count; i++) {
         ts_entry *e = &p->entries[i];
         e->roof_ns = e->overhead_ns = 0;
+        calls += e->calls;
         if (e->kernel && p->measured) {
             judge_kernel(&p->machine, e, e->self_ns, (double)e->calls * p->machine.call_ns);
         } else if (e->kernel) {
@@ -196,7 +198,7 @@ void ts_profile_judge(ts_profile *p)
         .outside = s.of[OUTSIDE] * scale,
         .profiler = s.of[PROFILER] * scale,
         .unknown = s.of[UNKNOWN] * scale,
-        .verdict = p->device.incomplete ? "unreliable" : choose_word(&s, wall, p->own_share),
+        .verdict = p->device.incomplete ? "unreliable" : choose_word(&s, wall, p->own_share, calls),
         .steps = p->nsteps,
         .errors = errors,
     };

@@ -165,7 +165,8 @@ static ts_status print_steps(const ts_profile *p, FILE *out)
     fprintf(out,
             "steps %lld to %lld: median %.3f ms, 95 %% %.3f ms, longest %.3f ms, first %.3f ms\n",
             (long long)p->first_step, (long long)(p->first_step + p->nsteps - 1),
-            walls[p->nsteps / 2], walls[p->nsteps * 95 / 100], walls[p->nsteps - 1], first);
+            ts_median_of(walls, p->nsteps), walls[p->nsteps * 95 / 100], walls[p->nsteps - 1],
+            first);
     ts_sys_free(walls);
     return TS_OK;
 }

@@ -4,9 +4,10 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "core/testing.h"
-#include "dispatch/timers.h"
+#include "dispatch/timers_state.h"
 #include "profile/profile.h"
 #include "tests/dispatch/common.h"
 #include "tests/profile/take.h"
@@ -367,6 +368,50 @@ TS_TEST(more_shapes_than_there_is_room_for_are_counted_all_the_same)
     ts_profile_free(p);
 }
 
+/** Enters `scopes` scopes, each with two calls, inside of another. */
+static void call_in_scopes(int scopes)
+{
+    char name[32];
+    TS_PROF_SCOPE("around");
+    for (int i = 0; i < scopes; i++) {
+        TS_SCOPE;
+        snprintf(name, sizeof name, "part %d", i);
+        TS_PROF_SCOPE(name);
+        TS_PROF_SCOPE("inside");
+        OK(ts_exp(ts_ones(TS_SIZES(1 + i % 5), TS_F32)));
+    }
+    OK(ts_sin(one()));
+}
+
+/** Tables without room, for rows by shape, for rows by scope, and for the names of scopes. */
+TS_TEST(more_scopes_than_there_is_room_for_are_counted_all_the_same, .loop = 6)
+{
+    BEGIN;
+    static const int scopes[] = {2000, 3000, 9000};
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .detail = _i % 2, .trace = _i % 2)));
+    call_in_scopes(scopes[_i / 2]);
+    ts_profile *p = take();
+    int64_t calls[2] = {0}, in_rest = 0, shared = 0;
+    for (int64_t i = 0; i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        bool rest = strcmp(e->scope, "(further scopes)") == 0, exp = strcmp(e->op, "exp") == 0;
+        if (!e->kernel)
+            continue;
+        calls[exp] += exp || strcmp(e->op, "full") == 0 ? e->calls : 0;
+        in_rest += rest ? e->calls : 0;
+        shared += strcmp(e->call, e->op) == 0 ? e->calls : 0;
+        ck_assert(!exp || rest || strncmp(e->scope, "around/part ", 12) == 0);
+        if (strcmp(e->op, "sin") == 0)
+            ck_assert_str_eq(e->scope, "around");
+    }
+    ck_assert_int_eq(calls[true], scopes[_i / 2]);
+    ck_assert_int_eq(calls[false], scopes[_i / 2] + 1);
+    ck_assert_int_eq(p->shared_calls, shared);
+    ck_assert_int_eq(in_rest > 0, scopes[_i / 2] * 2 >= TS_SCOPES_MOST);
+    sums(p);
+    ts_profile_free(p);
+}
+
 /** A call of a trace by its op. */
 static const ts_call_event *find_event(const ts_profile *p, const char *op, int from)
 {
@@ -374,6 +419,27 @@ static const ts_call_event *find_event(const ts_profile *p, const char *op, int 
         if (strcmp(ts_op_name(p->events[i].event.op), op) == 0)
             return &p->events[i];
     ck_abort_msg("no %s from %d of %lld on", op, from, (long long)p->nevents);
+}
+
+/** A page of events that a call touches first would make the call seem slow. */
+TS_TEST(pages_of_a_trace_are_touched_before_calls_use_them)
+{
+    BEGIN;
+    long page = sysconf(_SC_PAGESIZE);
+    ts_tensor *a = one();
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .trace = true)));
+    for (int i = 0; i < 2500; i++) {
+        ts_drop(ts_add(a, a));
+        const ts_tally_table *r = &ts_tls.timers->record;
+        int64_t n = atomic_load(&r->nevents);
+        unsigned char resident;
+        if (n % TS_EVENT_PIECE == 0)
+            continue; /* the next call touches them */
+        uintptr_t next = (uintptr_t)ts_event_at(r, n);
+        ck_assert_int_eq(mincore((void *)(next & ~(uintptr_t)(page - 1)), 1, &resident), 0);
+        ck_assert_int_eq(resident & 1, 1);
+    }
+    ts_profile_free(take());
 }
 
 TS_TEST(a_trace_has_each_call_with_its_layers_inside_its_caller)
@@ -456,6 +522,53 @@ static ts_status slow_kernel(ts_frame *f)
     while (seconds() - begin < 2e-3)
         ;
     return ts_kernel_give(f, 0, f->args[0].t);
+}
+
+/** In thread number *arg: *arg % 7 + 1 calls of exp, of one of 3 sizes. */
+static void *trace_few(void *arg)
+{
+    TS_SCOPE;
+    int64_t number = *(int64_t *)arg;
+    ts_tensor *a = ts_ones(TS_SIZES(1 + number % 3), TS_F32);
+    for (int64_t i = 0; i <= number % 7; i++)
+        OK(ts_exp(a));
+    return NULL;
+}
+
+/** A trace has room for the calls of many short threads, each under its own number. */
+TS_TEST(a_trace_keeps_the_calls_of_ended_threads, .threads = true, .loop = 2)
+{
+    BEGIN;
+    enum { THREADS = TS_TIMERS_ENDED + 140 };
+    ts_event_chunks_most = 4;
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .trace = true, .flight = _i)));
+    int64_t want[3] = {0}, got[3] = {0}, calls = 0;
+    for (int64_t i = 0; i < THREADS; i++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, trace_few, &i);
+        pthread_join(thread, NULL);
+        want[i % 3] += i % 7 + 1;
+        calls += i % 7 + 2;
+    }
+    ts_profile *p = take();
+    ck_assert_int_eq(p->lost_events, 0);
+    ck_assert_int_eq(p->nevents, calls);
+    ck_assert_int_eq(p->threads, THREADS);
+    int threads = 0;
+    for (int64_t i = 0; i < p->nevents; i++) {
+        const ts_call_event *c = &p->events[i];
+        threads += i == 0 || c[-1].thread != c->thread;
+        int size = 0;
+        if (sscanf(p->calls[c->event.row], "exp((%d) f32)", &size) == 1)
+            got[size - 1]++;
+        else
+            ck_assert_str_eq(ts_op_name(c->event.op), "full");
+    }
+    ck_assert_int_eq(threads, THREADS);
+    for (int k = 0; k < 3; k++)
+        ck_assert_int_eq(got[k], want[k]);
+    sums(p);
+    ts_profile_free(p);
 }
 
 TS_TEST(an_op_without_a_cost_is_unknown_and_not_zero)

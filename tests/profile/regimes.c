@@ -3,8 +3,9 @@
 // SPDX-License-Identifier: MIT
 #include <math.h>
 
+#include "dispatch/timers.h"
 #include "tests/dispatch/common.h"
-#include "tests/profile/machine.h"
+#include "tests/profile/take.h"
 
 enum { TRIES = 6 };
 
@@ -381,4 +382,50 @@ TS_TEST(the_rule_decides_by_the_nearer_ceiling)
                       ts_regime_names[cases[i].regime], ts_regime_names[p->entries[0].regime]);
         ts_profile_free(p);
     }
+}
+
+/** If recording is cheaper than its cost was measured, no row gets a negative time. */
+TS_TEST(costs_above_the_real_ones_make_no_time_negative, .loop = 2)
+{
+    BEGIN;
+    ts_tensor *a = ts_ones(TS_SIZES(1), TS_F32);
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .trace = _i)));
+    ts_timers_record_cost(1e4, 1e4);
+    for (int i = 0; i < 4; i++) {
+        for (int k = 0; k < 100; k++)
+            ts_release(ts_add(a, a));
+        ts_prof_step();
+    }
+    ts_profile *p = take();
+    for (int64_t i = 0; i < p->count; i++)
+        ck_assert_double_ge(p->entries[i].self_ns, 0);
+    for (int64_t i = 0; i < p->nsteps; i++) {
+        const ts_step_times *s = &p->steps[i];
+        ck_assert_double_ge(s->kernels_ns, 0);
+        ck_assert_double_ge(s->layers_ns, 0);
+        ck_assert_double_ge(s->outside_ns, 0);
+        ck_assert_double_eq_tol(s->kernels_ns + s->layers_ns + s->outside_ns + s->profiler_ns,
+                                s->wall_ns, 1);
+    }
+    ck_assert_double_ge(p->shares.outside, 0);
+    sums(p);
+    ts_profile_free(p);
+}
+
+TS_TEST(a_profile_without_calls_is_empty, .loop = 2)
+{
+    BEGIN;
+    OK(ts_prof_start(NULL));
+    for (int i = 0; i < 3 * _i; i++)
+        ts_prof_step();
+    ts_profile *p = take();
+    ck_assert_str_eq(p->shares.verdict, "empty");
+    ts_profile_free(p);
+}
+
+TS_TEST(the_median_of_two_steps_is_their_mean)
+{
+    ck_assert_double_eq(ts_median_of((const double[]){1, 2}, 2), 1.5);
+    ck_assert_double_eq(ts_median_of((const double[]){1, 2, 7}, 3), 2);
+    ck_assert_double_eq(ts_median_of((const double[]){5}, 1), 5);
 }

@@ -62,19 +62,19 @@ static void run_steps(int64_t steps, bool marks)
     }
 }
 
-/** What o must deliver for a program of `steps` steps, of which `ended` have ended. */
-static delivered expect(const ts_prof_opts *o, int64_t steps, int64_t ended, int stop_at)
+/** What o must deliver for a program of `steps` steps. */
+static delivered expect(const ts_prof_opts *o, int64_t steps, int stop_at)
 {
     delivered d = {.stop_at = stop_at};
     int64_t begin = o->skip_first;
     for (int64_t cycle = 1; !o->repeat || cycle <= o->repeat; cycle++) {
         int64_t first = begin + o->wait + o->warmup + 1, last = first + o->active - 1;
-        if (ended < first || (stop_at && cycle > stop_at))
+        if (steps < first || (stop_at && cycle > stop_at))
             break; /* no active step has ended */
         int i = d.count++;
         d.cycle[i] = cycle;
         d.first[i] = first;
-        d.steps[i] = (last < ended ? last : ended) - first + 1;
+        d.steps[i] = (last < steps ? last : steps) - first + 1;
         for (int64_t k = first; k <= last && k <= steps; k++)
             d.calls[i] += calls_in(k);
         begin = last;
@@ -99,8 +99,8 @@ TS_TEST(drawn_schedules_record_their_active_steps)
                           .warmup = draw(3), .active = 1 + draw(3), .repeat = draw(3),
                           .trace = draw(1), .memory = draw(1), .ready = receive};
         bool marks = draw(1);
-        int64_t steps = draw(40), ended = marks || !steps ? steps : steps - 1;
-        delivered want = expect(&o, steps, ended, (int)draw(5)), got = {.stop_at = want.stop_at};
+        int64_t steps = draw(40);
+        delivered want = expect(&o, steps, (int)draw(5)), got = {.stop_at = want.stop_at};
         o.user = &got;
         OK(ts_prof_start(&o));
         run_steps(steps, marks);
