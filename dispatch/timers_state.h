@@ -161,7 +161,7 @@ void ts_timers_mark_step(ts_timers *t);
 void ts_timers_end_step(ts_timers *t);
 /** The program marks its first step, from here on the only way to end steps: the steps that updates
  *  ended before become part of it. False if they have counted as this step already, because a
- *  schedule waited; what was recorded since then is dropped. */
+ *  schedule waited; the records made since then are dropped. */
 bool ts_timers_take_over(const ts_thread *thread);
 /** Ends a step of `thread` while nothing records. Does nothing unless a schedule waits and the
  *  thread marks the steps. */
