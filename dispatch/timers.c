@@ -148,6 +148,84 @@ ts_timers *ts_timers_of(ts_thread *thread)
     return t;
 }
 
+/** Adds a step that ends at t's last stamp, if t's thread marks the steps; ts_timing.lock is held.
+ *  parts: ts_tally_sum(). Returns true if it does. */
+static bool add_step(const ts_timers *t, const int64_t parts[TS_PART_COUNT])
+{
+    if (ts_timing.step_thread < 0)
+        ts_timing.step_thread = t->thread_id;
+    if (ts_timing.step_thread != t->thread_id || !ts_timing.steps)
+        return false;
+    int64_t n = get(&ts_timing.nsteps);
+    if (n == TS_STEPS_MOST) {
+        add(&ts_timing.lost_steps, 1);
+    } else {
+        ts_step *step = &ts_timing.steps[n];
+        *step = (ts_step){.wall = get(&t->last) - get(&t->begun),
+                          .stamps = get(&t->cells[STAMPS].ticks)};
+        memcpy(step->parts, parts, sizeof step->parts);
+        set(&ts_timing.nsteps, n + 1);
+    }
+    ts_timing.all_steps++;
+    return true;
+}
+
+TS_COLD void ts_timers_mark_step(ts_timers *t)
+{
+    bool restart = false, stop = false;
+    int64_t parts[TS_PART_COUNT] = {0};
+    stamp(t, t->running);
+    /* summed without the lock: in a loop of short steps a crash would often find the lock held, and
+     * the report after the crash needs the lock */
+    ts_tally_sum(&t->record, parts);
+    pthread_mutex_lock(&ts_timing.lock);
+    if (add_step(t, parts)) {
+        ts_timing.guessed += !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed);
+        restart = ts_timing.all_steps == ts_timing.first_step - 1;
+        stop = ts_timing.all_steps == ts_timing.last_step;
+    }
+    pthread_mutex_unlock(&ts_timing.lock);
+    tag(t, t->running);
+    ts_device_times_range_step();
+    if (restart)
+        ts_timers_reset();
+    if (stop)
+        ts_timers_record(false);
+}
+
+bool ts_timers_take_over(const ts_thread *thread)
+{
+    pthread_mutex_lock(&ts_timing.lock);
+    bool own = ts_timing.guessed, kept = own && is_recording(thread) && ts_timing.all_steps;
+    if (own)
+        ts_timing.step_thread = thread->id;
+    if (kept) {
+        set(&ts_timing.nsteps, 0);
+        set(&ts_timing.lost_steps, 0);
+        ts_timing.all_steps = 0;
+    }
+    ts_timing.guessed = 0;
+    pthread_mutex_unlock(&ts_timing.lock);
+    if (own && !kept && is_recording(thread))
+        ts_timers_reset();
+    return !own || kept;
+}
+
+void ts_timers_pass_step(ts_thread *thread)
+{
+    void (*passed)(void) = atomic_load(&ts_timing.watching);
+    if (!passed)
+        return;
+    pthread_mutex_lock(&ts_timing.lock);
+    if (ts_timing.step_thread < 0)
+        ts_timing.step_thread = thread->id;
+    bool marks = ts_timing.step_thread == thread->id;
+    ts_timing.guessed += marks && !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed);
+    pthread_mutex_unlock(&ts_timing.lock);
+    if (marks)
+        passed();
+}
+
 static inline bool is_update(uint16_t op)
 {
     return atomic_load_explicit(&ts_timing.updates[op], memory_order_relaxed);
@@ -356,11 +434,24 @@ static void end_profile(ts_thread *thread, void *ctx)
     }
 }
 
+/** Ends the step of a thread whose last call is an update, when the thread or the recording
+ *  ends. */
+static void end_step(ts_timers *t)
+{
+    int64_t parts[TS_PART_COUNT] = {0};
+    if (!atomic_exchange_explicit(&t->updated, false, memory_order_relaxed) ||
+        t->reset != ts_timing.reset ||
+        atomic_load_explicit(&ts_timing.marked, memory_order_relaxed))
+        return;
+    ts_tally_sum(&t->record, parts);
+    add_step(t, parts);
+}
+
 static void end_thread_step(ts_thread *thread, void *unused)
 {
     ts_timers *t = __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE);
     if (t && !unused)
-        ts_timers_end_step(t);
+        end_step(t);
 }
 
 /** Keeps the cells of a thread that ends: separately for the first TS_TIMERS_ENDED threads, then
@@ -372,7 +463,7 @@ static void thread_ended(ts_thread *thread)
     pthread_mutex_lock(&ts_timing.lock);
     if (atomic_load_explicit(&ts_timing.recording, memory_order_relaxed)) {
         end_profile(thread, t);
-        ts_timers_end_step(t);
+        end_step(t);
     }
     bool counts = t->reset == ts_timing.reset, full = ts_timing.nended == TS_TIMERS_ENDED;
     if (counts && (full || get(&t->record.nevents) < TS_EVENT_CHUNK))

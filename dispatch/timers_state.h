@@ -156,9 +156,6 @@ void ts_timers_close(ts_timers *t);
 ts_timers *ts_timers_of(ts_thread *thread);
 /** Records the thread's totals at the end of a step. One thread marks the steps of a profile. */
 void ts_timers_mark_step(ts_timers *t);
-/** If t's last call is an update, ends its step, because the thread or the recording ends;
- *  ts_timing.lock is held. */
-void ts_timers_end_step(ts_timers *t);
 /** The program marks its first step, from here on the only way to end steps: the steps that updates
  *  ended before become part of it. False if they have counted as this step already, because a
  *  schedule waited; the records made since then are dropped. */
