@@ -180,9 +180,6 @@ ts_status ts_device_memory_reset_peak(ts_device device)
 
 /* ------------------------------------------------------------------------------ memory ---- */
 
-/** True if the thread's calls are being captured, so queued work does not run. */
-static bool is_captured(void) { return ts_tls.workspace && ts_tls.workspace->base; }
-
 /** Allocates from the thread's workspace. NULL with an error if it is full, or without an error if
  *  it only measures. */
 static void *take_from_workspace(ts_workspace *g, int64_t bytes, const char *what)
@@ -272,7 +269,7 @@ ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *s
         memcpy(data, source, (size_t)bytes);
         return TS_OK;
     }
-    if (!ts_same_device(to, from) && is_captured())
+    if (!ts_same_device(to, from) && ts_is_captured(&ts_tls))
         return ts_error_set(TS_ERR_UNSUPPORTED, "a copy from %s to %s cannot be captured",
                             ts_device_name(from), ts_device_name(to));
     if (!src) {
@@ -417,7 +414,7 @@ ts_status ts_stream_synchronize(ts_device device, ts_stream *stream)
 {
     TS_TRY(ts_device_check(device, "stream_synchronize"));
     const ts_backend *b = ts_backend_of(device);
-    if (is_captured())
+    if (ts_is_captured(&ts_tls))
         return ts_error_set(TS_ERR_UNSUPPORTED, "waiting for %s cannot be captured",
                             ts_device_name(device));
     return b && b->synchronize
@@ -431,7 +428,7 @@ ts_status ts_synchronize(ts_device device)
     const ts_backend *b = ts_backend_of(device);
     if (!b || !b->synchronize_device)
         return ts_stream_synchronize(device, NULL);
-    if (is_captured())
+    if (ts_is_captured(&ts_tls))
         return ts_error_set(TS_ERR_UNSUPPORTED, "waiting for %s cannot be captured",
                             ts_device_name(device));
     return REPORTED(b->synchronize_device(b->state, device.index), device, "synchronize_device");

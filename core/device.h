@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "core/base.h"
+#include "core/thread.h"
 #include "include/tessera/backend.h"
 
 /** The backend of each key; NULL for the CPU, META and keys without a struct. dispatch/ sets each
@@ -54,6 +54,12 @@ typedef struct ts_workspace {
     int64_t bytes, used, most; /* capacity; bytes that the current call uses; largest `used` */
     int64_t live;              /* allocations not yet freed */
 } ts_workspace;
+
+/** True if a graph captures the thread's calls, so the work that they queue does not run yet. */
+TS_INLINE bool ts_is_captured(const ts_thread *thread)
+{
+    return TS_UNLIKELY(thread->workspace != NULL) && thread->workspace->base;
+}
 
 /** Allocates bytes > 0 of memory on a device that has a backend: from the thread's workspace for
  *  the device, if that has a base, otherwise from the backend. NULL with TS_ERR_MEMORY, which names

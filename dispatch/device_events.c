@@ -165,7 +165,7 @@ bool ts_device_events_begin(const ts_backend *b)
 
 void ts_device_events_tag(const ts_backend *backend, uint64_t tag, bool kernel)
 {
-    if (backend != all.backend || (ts_tls.workspace && ts_tls.workspace->base))
+    if (backend != all.backend || ts_is_captured(&ts_tls))
         return; /* in a capture, an event would become a node of the graph */
     pthread_mutex_lock(&all.lock);
     if (own.begin && own.session == all.session) {

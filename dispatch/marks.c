@@ -205,7 +205,7 @@ void *ts_timer_group_enter(ts_thread *thread, const ts_group_call *calls, int co
 {
     ts_timers *t = is_recording(thread) ? ts_timers_of(thread) : NULL;
     ts_work work;
-    if (!t || (thread->workspace && thread->workspace->base)) /* a capture runs no kernels */
+    if (!t || ts_is_captured(thread))
         return NULL;
     ts_tally_row *row = group_row(t, calls, count, &work);
     if (!row)

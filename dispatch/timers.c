@@ -16,6 +16,7 @@
 #include "dispatch/device_times.h"
 #include "dispatch/marks.h"
 #include "dispatch/timers_state.h"
+#include "core/device.h"
 #include "core/hooks.h"
 #include "core/process.h"
 #include "dispatch/memory_log.h"
@@ -278,14 +279,15 @@ static TS_COLD void prepare_event(ts_timers *t)
 
 /** Like ts_timed_hop(), but adds time and work of the call to a row of the profile. The row is
  * looked up before the first stamp and the work is counted after the last, so neither is part of
- * the kernel's time. */
+ * the kernel's time. A call that a graph captures adds only its time: its launches count it. */
 static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
 {
     ts_tally_table *r = &t->record;
     ts_tally_row *row = ts_tally_hop(r, f);
     cell *c = TS_LIKELY(row != NULL) ? &row->cell : &t->cells[f->op * TS_KEY_COUNT + f->key];
     double flops = r->flops, bytes = r->bytes;
-    add(&c->calls, 1);
+    bool runs = !ts_is_captured(f->thread);
+    add(&c->calls, runs);
     bool traced = row && atomic_load_explicit(&ts_timing.tracing, memory_order_relaxed);
     if (traced && TS_UNLIKELY(get(&r->nevents) >= r->ready))
         prepare_event(t);
@@ -301,7 +303,7 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
         tag(t, before);
     if (f->key < 16 && row) {
         int64_t cost = get(&ts_timing.record_cost);
-        if (status == TS_OK)
+        if (status == TS_OK && runs)
             ts_tally_work(r, row, f, flops, bytes);
         add(&counted(t, before)->ticks, -cost);
         add(&t->cells[STAMPS].ticks, cost);

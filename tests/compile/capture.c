@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "tests/compile/explains.h"
 #include "tests/compile/tape.h"
+#include "tests/profile/take.h"
 #include "tests/threads.h"
 
 static int flavour;   /* which of two kernels mul launches: 0 or 1 */
@@ -139,6 +140,63 @@ TS_TEST(replays_have_the_bits_of_calls_and_results_stay, MOCK)
     ck_assert_int_eq(begun, CALLS - 2); /* each replay captured changed calls again */
     ck_assert(explains(c, "graph of 1"));
     ts_compiled_free(c);
+}
+
+#if TS_TIMERS
+typedef struct counted {
+    int64_t calls;
+    double flops, bytes;
+} counted;
+
+/** Calls and work of an op's kernels on the mock device in CALLS updates with new numbers. */
+static void count_updates(ts_compiled *c, weights *p, const char *const *ops, counted *of)
+{
+    enum { CALLS = 10 };
+    OK(ts_prof_start(NULL));
+    for (int k = 0; k < CALLS; k++) {
+        TS_SCOPE;
+        ts_tensor *x = there((uint64_t)k, TS_SIZES(5, 7)), *got[2];
+        p->rate += 0.01;
+        OK(c ? ts_compiled_call(c, &x, 1, got, 2) : update(p, &x, 1, got, 2));
+    }
+    ts_profile *profile = take();
+    for (; *ops; ops++, of++)
+        for (int64_t i = 0; i < profile->count; i++) {
+            const ts_entry *e = &profile->entries[i];
+            if (e->kernel && strcmp(e->layer, "TAPE") == 0 && strcmp(e->op, *ops) == 0) {
+                of->calls += e->calls;
+                of->flops += e->flops;
+                of->bytes += e->bytes;
+            }
+        }
+    ts_profile_free(profile);
+}
+#endif
+
+TS_TEST(a_profile_counts_a_captured_call_at_its_launches_only, MOCK)
+{
+    BEGIN;
+#if TS_TIMERS
+    static const char *const ops[] = {"add", "mul", "relu", "neg", "uniform", NULL};
+    counted run[5] = {{0}}, launched[5] = {{0}};
+    TS_SCOPE;
+    weights p = weights_new();
+    ts_compiled *c = graph_of(update, &p);
+    for (int k = 0; k < 2; k++) { /* the next call is captured */
+        ts_tensor *x = there(99, TS_SIZES(5, 7)), *got[2];
+        OK(ts_compiled_call(c, &x, 1, got, 2));
+    }
+    count_updates(NULL, &p, ops, run);
+    count_updates(c, &p, ops, launched);
+    ck_assert_int_eq(begun, 10);
+    for (int i = 0; ops[i]; i++) {
+        ck_assert_int_gt(run[i].calls, 0);
+        ck_assert_int_eq(launched[i].calls, run[i].calls);
+        ck_assert_double_eq(launched[i].flops, run[i].flops);
+        ck_assert_double_eq(launched[i].bytes, run[i].bytes);
+    }
+    ts_compiled_free(c);
+#endif
 }
 
 static ts_status in_place(TRACED)
