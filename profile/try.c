@@ -79,9 +79,9 @@ static double work_of(const ts_knob *k)
 }
 
 /** Times blocks of steps with the knob's own value and with its trial value in turn. Sets before_ns
- *  and after_ns to the time of a step in the shortest block of each, and *noise to half the range
- *  of the gains of single pairs of blocks; INFINITY for one pair. Restores the own value. */
-static ts_status time_knob(const trial *t, ts_knob *k, double *noise)
+ *  and after_ns to the time of a step in the shortest block of each, and noise to half the range of
+ *  the gains of single pairs of blocks; INFINITY for one pair. Restores the own value. */
+static ts_status time_knob(const trial *t, ts_knob *k)
 {
     const int64_t own = *k->value;
     const double work = work_of(k);
@@ -105,7 +105,7 @@ static ts_status time_knob(const trial *t, ts_knob *k, double *noise)
     }
     *k->value = own;
     k->measured = status == TS_OK ? 1 - k->after_ns / work / k->before_ns : 0;
-    *noise = t->rounds > 1 ? (most_gain - least_gain) / 2 : INFINITY;
+    k->noise = t->rounds > 1 ? (most_gain - least_gain) / 2 : INFINITY;
     return status;
 }
 
@@ -377,13 +377,12 @@ static void conclude(const ts_knob *k, double device_ns, FILE *out)
                                                  : "the kernels are the limit");
 }
 
-/** noise: half the range of the measured gain; INFINITY: unknown. */
-static void print_gains(const ts_knob *k, double noise, FILE *out)
+static void print_gains(const ts_knob *k, FILE *out)
 {
     char range[16] = "-", ratio[16] = "-";
-    if (isfinite(noise))
-        snprintf(range, sizeof range, "%.1f%%", fmin(100 * noise, 99999));
-    if (isfinite(noise) && fabs(k->measured) <= noise)
+    if (isfinite(k->noise))
+        snprintf(range, sizeof range, "%.1f%%", fmin(100 * k->noise, 99999));
+    if (isfinite(k->noise) && fabs(k->measured) <= k->noise)
         snprintf(ratio, sizeof ratio, "within noise");
     else if (k->predicted != 0)
         snprintf(ratio, sizeof ratio, "%.2f", k->measured / k->predicted);
@@ -391,9 +390,7 @@ static void print_gains(const ts_knob *k, double noise, FILE *out)
             ratio);
 }
 
-/** noise: per knob, the half range of its measured gain. */
-static void report(const ts_profile *p, const ts_knob *knobs, const double *noise, int count,
-                   FILE *out)
+static void report(const ts_profile *p, const ts_knob *knobs, int count, FILE *out)
 {
     TS_C_LOCALE;
     double least = knobs[0].before_ns, most = least;
@@ -411,7 +408,7 @@ static void report(const ts_profile *p, const ts_knob *knobs, const double *nois
         if (k->kind == TS_KNOB_DRY)
             fprintf(out, " %10s %10s %8s %12s\n", "-", "-", "-", "-");
         else
-            print_gains(k, noise[i], out);
+            print_gains(k, out);
     }
     for (int i = 0; i < count; i++)
         conclude(&knobs[i], ts_profile_is_of_device(p) ? p->device.busy_ns : 0, out);
@@ -481,16 +478,12 @@ ts_status ts_prof_try(ts_status (*step)(void *user), void *user, ts_knob *knobs,
         t.steps = ts_max64(t.steps, ts_min64((int64_t)(LEAST_NS / (ns + 1)), MOST_STEPS));
     for (int i = 0; i < count && status == TS_OK; i++)
         status = predict(&t, p, &knobs[i], ns);
-    double *noise = ts_sys_calloc((size_t)count * sizeof *noise);
-    if (!noise && status == TS_OK)
-        status = ts_error_memory("a report of knobs", count * (int64_t)sizeof *noise);
     for (int i = 0; i < count && status == TS_OK; i++)
-        status = time_knob(&t, &knobs[i], &noise[i]);
+        status = time_knob(&t, &knobs[i]);
     if (status == TS_OK) {
-        report(p, knobs, noise, count, o.out ? o.out : stdout);
+        report(p, knobs, count, o.out ? o.out : stdout);
         status = ts_profile_flush(o.out ? o.out : stdout, "prof_try");
     }
-    ts_sys_free(noise);
     ts_profile_free(p);
     return status;
 }

@@ -104,10 +104,10 @@ static ts_status try_knobs(study *s, training *t, ts_knob *knobs, int n)
                        TS_OPTS(ts_try_opts, .out = stderr, .steps = s->steps)));
     for (int i = 0; i < n; i++) {
         const ts_knob *k = &knobs[i];
-        study_row(s, "%s\t%s\t%lld\t%lld\t%.3f\t%.3f\t%.2f\t%.2f\t%.2f", model, k->name,
+        study_row(s, "%s\t%s\t%lld\t%lld\t%.3f\t%.3f\t%.2f\t%.2f\t%.2f\t%.2f", model, k->name,
                   (long long)*k->value, (long long)k->trial, k->before_ns / 1e6,
                   k->after_ns / 1e6, 100 * k->predicted, 100 * k->measured,
-                  k->predicted != 0 ? k->measured / k->predicted : NAN);
+                  100 * k->noise, k->predicted != 0 ? k->measured / k->predicted : NAN);
     }
     return TS_OK;
 }

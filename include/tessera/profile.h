@@ -208,6 +208,8 @@ typedef struct ts_knob {
     /* results */
     double predicted, measured;  /**< fraction of a step's time that `trial` saves (BATCH: of the
                                       time per sample); negative if it is slower */
+    double noise; /**< half the range of `measured` over the rounds; INFINITY for one round. A gain
+                       that is not larger is noise */
     double before_ns, after_ns; /**< time of a step with *value and with `trial`, ns */
 } ts_knob;
 
