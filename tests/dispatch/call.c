@@ -14,7 +14,7 @@ static ts_status layer_hides_args(ts_frame *f)
     return status;
 }
 
-TS_TEST(redispatch_does_not_recompute_keys)
+TS_TEST(redispatch_does_not_read_the_arguments)
 {
     ts_key key;
     OK(ts_register_layer("HIDES", "", &key));

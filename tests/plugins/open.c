@@ -18,7 +18,7 @@
                       ts_error_message());                                                         \
     } while (0)
 
-TS_TEST(TS_CUDA_LIBRARY_names_the_file)
+TS_TEST(TS_CUDA_names_the_file_and_a_second_opening_returns_the_same_key)
 {
     ts_key first = TS_KEY_INVALID, second = TS_KEY_INVALID;
     ts_device device = TS_DEVICE_CPU;
