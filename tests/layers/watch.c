@@ -232,8 +232,8 @@ TS_TEST(the_environment_enables_layers_without_a_change_of_the_program)
 {
     char self[2000] = "", command[2200], text[4000];
     ck_assert_int_gt(readlink("/proc/self/exe", self, sizeof self - 1), 0);
-    snprintf(command, sizeof command, "TS_LAYERS=nan,shapes TS_LOG= '%s' switching_a_layer_that 2>&1",
-             self);
+    snprintf(command, sizeof command,
+             "TS_LAYERS=nan,shapes TS_LOG= '%s' switching_a_layer_that 2>&1", self);
     FILE *output = popen(command, "r");
     ck_assert_ptr_nonnull(output);
     text[fread(text, 1, sizeof text - 1, output)] = 0;
