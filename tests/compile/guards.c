@@ -294,7 +294,7 @@ TS_TEST(masks_of_replays_are_those_of_eager_calls_at_any_generator_state)
     ts_compiled_free(c);
 }
 
-/* ------------------------------------------------------------------ what they cannot see ---- */
+/* ----------------------------------------------------------------- changes without a guard ---- */
 
 static ts_status counts_calls(TRACED)
 {

@@ -216,7 +216,7 @@ TS_TEST(a_profile_and_the_timers_read_the_same_counters)
     for (int i = 0; i < 11; i++)
         ts_drop(ts_add(a, a));
     ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 11);
-    OK(ts_timers_enable(false)); /* the profile goes on */
+    OK(ts_timers_enable(false)); /* the profile continues */
     ts_drop(ts_add(a, a));
     ts_profile *p = take();
     ck_assert_int_eq(must_find(p, "add(")->calls, 12);
