@@ -118,7 +118,7 @@ static void print_help(const char *program, const char *about, const ts_argument
             printf("; default %s", SHOWN(*a->text));
         fputs("\n", stdout);
     }
-    fputs("  --help\n        prints this\n", stdout);
+    fputs("  --help\n        print this help\n", stdout);
 }
 
 int ts_variable_choice(const char *name, const char *one_of)

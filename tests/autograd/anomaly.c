@@ -75,7 +75,7 @@ static ts_status fails(ts_function_call *call, void *ctx, ts_tensor *const *g, i
     return ts_error_set(TS_ERR_STATE, "no today");
 }
 
-TS_TEST(functions_of_the_user_are_named_like_ops)
+TS_TEST(user_functions_are_named_like_ops)
 {
     TS_SCOPE;
     ts_anomaly_enable(true);

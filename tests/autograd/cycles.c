@@ -68,7 +68,7 @@ static void build(int way)
     OK(ts_backward_ex(ts_sum(ts_square(ts_grad(x))), TS_NONE, &create)); /* adds to x.grad */
 }
 
-TS_TEST(what_refers_to_itself_leaves_no_memory_behind, .loop = WAYS)
+TS_TEST(reference_cycles_are_freed, .loop = WAYS)
 {
     for (int i = 0; i < 3; i++)
         build(_i);
@@ -126,7 +126,7 @@ static void build_written(int way)
     OK(ts_add_(y, z));
 }
 
-TS_TEST(a_write_to_a_tensor_that_its_history_saved_leaves_no_memory_behind, .loop = WRITES)
+TS_TEST(a_write_to_a_tensor_saved_by_its_own_history_leaks_nothing, .loop = WRITES)
 {
     for (int i = 0; i < 3; i++)
         build_written(_i);
@@ -184,7 +184,7 @@ static void draw(uint64_t seed)
     }
 }
 
-TS_TEST(tensors_that_are_each_others_gradients_end, .loop = 50)
+TS_TEST(tensors_that_are_each_others_gradients_are_freed, .loop = 50)
 {
     int64_t before = 0;
     for (int run = 0; run < 100; run++) { /* the first ones fill the free lists */

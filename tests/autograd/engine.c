@@ -95,7 +95,7 @@ TS_TEST(rules_differentiate_again_when_the_backward_is_recorded)
     ck_assert_ptr_eq(ts_grad(x), TS_NONE); /* ts_grad_of() does not accumulate */
 }
 
-TS_TEST(an_input_that_does_not_matter_gets_none)
+TS_TEST(an_unused_input_gets_no_gradient)
 {
     TS_SCOPE;
     ts_tensor *in[2] = {leaf(1), leaf(2)}, *g[2];
@@ -132,7 +132,7 @@ TS_TEST(a_saved_tensor_that_was_written_is_an_error_that_names_the_writer)
     OK(ts_backward(ts_mul(x, c)));
 }
 
-TS_TEST(every_kind_of_write_is_noticed)
+TS_TEST(every_kind_of_write_increments_the_version)
 {
     TS_SCOPE;
     ts_tensor *x = leaf(3), *c = ts_ones(TS_SIZES(4), TS_F64);
@@ -256,7 +256,7 @@ static ts_tensor *to_meta(void *payload, ts_tensor *g)
 }
 
 /** Each function that takes a gradient from the caller refuses wrong sizes, dtype and device. */
-TS_TEST(a_gradient_that_does_not_fit_is_refused_with_what_was_expected)
+TS_TEST(a_gradient_of_wrong_sizes_is_refused_with_the_expected_sizes)
 {
     TS_SCOPE;
     ts_tensor *x = ts_set_requires_grad(ts_ones(TS_SIZES(2, 3), TS_F64), true), *g;
@@ -294,7 +294,7 @@ TS_TEST(a_gradient_that_does_not_fit_is_refused_with_what_was_expected)
     OK(ts_backward_ex(ts_mul(m, m), ts_to_device(like, TS_DEVICE_META), NULL));
 }
 
-TS_TEST(graphs_leave_no_memory_behind)
+TS_TEST(graphs_leak_no_memory)
 {
     int64_t before[2];
     for (int round = 0; round < 2; round++) {
@@ -387,7 +387,7 @@ TS_TEST(out_of_memory_in_forward_or_backward_is_an_ordinary_error)
 }
 
 /* The fused backward kernels broadcast their arguments, like any pointwise op. */
-TS_TEST(a_second_gradient_has_the_sizes_of_what_was_broadcast)
+TS_TEST(a_second_gradient_has_the_sizes_of_the_broadcast_argument)
 {
     TS_SCOPE;
     ts_tensor *g = ts_set_requires_grad(ts_ones(TS_SIZES(2, 3), TS_F32), true);

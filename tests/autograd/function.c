@@ -61,7 +61,7 @@ static const ts_function cubic = {.size = sizeof(ts_function),
                                   .backward = cubic_backward,
                                   .release = count_release};
 
-TS_TEST(a_function_runs_forward_and_backward_and_a_second_time)
+TS_TEST(a_function_runs_forward_and_backward_twice)
 {
     fault none = NONE;
     {
@@ -83,7 +83,7 @@ TS_TEST(a_function_runs_forward_and_backward_and_a_second_time)
     ck_assert_int_eq(released, 1); /* with the graph */
 }
 
-TS_TEST(an_input_that_needs_no_gradient_gets_none_and_without_any_nothing_is_recorded)
+TS_TEST(a_function_is_recorded_only_for_inputs_that_require_grad)
 {
     fault none = NONE;
     TS_SCOPE;
@@ -111,7 +111,7 @@ TS_TEST(an_input_that_needs_no_gradient_gets_none_and_without_any_nothing_is_rec
     SAYS("last by 'mul'");
 }
 
-TS_TEST(errors_of_a_function_name_it_and_what_was_wrong)
+TS_TEST(errors_of_a_function_name_function_and_cause)
 {
     static const struct {
         fault fault;
@@ -293,7 +293,7 @@ static ts_status two_backward(ts_function_call *call, void *none, ts_tensor *con
     return TS_OK;
 }
 
-TS_TEST(gradients_that_did_not_arrive_are_zeros_or_none_as_the_function_says)
+TS_TEST(absent_gradients_are_zeros_or_none_as_the_function_requests)
 {
     for (int i = 0; i < 2; i++) {
         TS_SCOPE;
@@ -325,7 +325,7 @@ static ts_status inverse_backward(ts_function_call *call, void *ctx, ts_tensor *
     return TS_OK;
 }
 
-TS_TEST(a_saved_result_has_its_history_in_a_second_backward_unless_once_was_enough)
+TS_TEST(a_saved_result_keeps_its_history_unless_the_function_is_once_differentiable)
 {
     TS_SCOPE;
     ts_function f = {.size = sizeof f, .name = "inverse", .forward = inverse_forward,
@@ -351,7 +351,7 @@ TS_TEST(a_saved_result_has_its_history_in_a_second_backward_unless_once_was_enou
     SAYS("once only");
 }
 
-TS_TEST(functions_leave_no_memory_behind)
+TS_TEST(functions_leak_no_memory)
 {
     int64_t before[2];
     fault none = NONE, bad = BACKWARD_FAILS;

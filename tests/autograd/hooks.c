@@ -112,7 +112,7 @@ static ts_tensor *wrong_dtype(void *payload, ts_tensor *g)
     return ts_to(g, TS_F32);
 }
 
-TS_TEST(hooks_may_take_gradients_away_but_not_change_their_kind)
+TS_TEST(hooks_may_remove_gradients_but_not_change_sizes_or_dtype)
 {
     TS_SCOPE;
     ts_tensor *x = leaf(3), *z = ts_mul(x, x);

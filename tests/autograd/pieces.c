@@ -126,7 +126,7 @@ static void check_parts(uint64_t seed, bool whole, bool inner, bool create)
         ck_assert_double_eq_tol(got[e], second[e], 1e-12 * (1 + fabs(second[e])));
 }
 
-TS_TEST(gradients_of_drawn_parts_are_summed_where_they_lie, .loop = 8)
+TS_TEST(gradients_of_drawn_parts_are_summed_at_their_places, .loop = 8)
 {
     for (uint64_t seed = 1; seed <= 60; seed++)
         check_parts(seed, _i & 1, _i & 2, _i & 4);
@@ -249,7 +249,7 @@ TS_TEST(parts_differentiate_three_times)
 static int failing_after;
 static bool fail_alloc(size_t bytes) { (void)bytes; return failing_after-- == 0; }
 
-TS_TEST(out_of_memory_among_parts_loses_nothing, .loop = 4)
+TS_TEST(out_of_memory_among_parts_leaks_nothing, .loop = 4)
 {
     if (!blocks_from_malloc())
         TS_SKIP(TOO_LATE);

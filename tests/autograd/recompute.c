@@ -72,7 +72,7 @@ static void two_parts(part *a, part *b, ts_tensor *x, bool again, uint64_t seed,
                                                              position */
 }
 
-TS_TEST(gradients_are_bit_for_bit_those_without_it_with_dropout_too)
+TS_TEST(recomputation_with_dropout_leaves_gradients_bit_identical)
 {
     for (int i = 0; i < 2; i++) {
         TS_SCOPE;
@@ -86,7 +86,7 @@ TS_TEST(gradients_are_bit_for_bit_those_without_it_with_dropout_too)
     }
 }
 
-TS_TEST(leaves_behind_the_context_gather_their_gradients_and_hooks_run_once)
+TS_TEST(leaves_of_the_context_get_gradients_and_hooks_run_once)
 {
     TS_SCOPE;
     part a = part_new(2, 0);
@@ -102,7 +102,7 @@ TS_TEST(leaves_behind_the_context_gather_their_gradients_and_hooks_run_once)
         ck_assert_double_eq(distance(g[k], ts_grad(a.weights[k])), 0);
 }
 
-TS_TEST(a_second_backward_is_that_without_it)
+TS_TEST(recomputation_leaves_a_second_backward_bit_identical)
 {
     TS_SCOPE;
     part a = part_new(2, 0.2), b = part_new(1, 0);
@@ -192,7 +192,7 @@ TS_TEST(parts_inside_parts_give_the_same_gradients)
     ck_assert_double_le(distance(gg[0], gg[1]), 1e-12 * value(ts_max(ts_abs(gg[0]))));
 }
 
-TS_TEST(what_changed_between_the_runs_is_named)
+TS_TEST(a_change_between_the_two_runs_is_an_error_that_names_it)
 {
     static const struct {
         ts_status status;
@@ -317,7 +317,7 @@ static int64_t peak(part *parts, int n, bool again)
     return ts_memory_get_stats().peak - before;
 }
 
-TS_TEST(memory_falls_to_the_square_root)
+TS_TEST(recomputation_reduces_memory_to_the_square_root)
 {
     enum { SEGMENTS = 16 };
     TS_SCOPE;
@@ -335,7 +335,7 @@ TS_TEST(memory_falls_to_the_square_root)
                   (long long)tensor);
 }
 
-TS_TEST(a_thousand_parts_in_a_row_run_and_end)
+TS_TEST(a_chain_of_1000_recomputed_parts_runs)
 {
     int64_t before[2];
     for (int round = 0; round < 2; round++) {

@@ -162,7 +162,7 @@ static ts_tensor *add_another(void *payload, ts_tensor *g)
     return g;
 }
 
-TS_TEST(a_hook_that_adds_hooks_ends)
+TS_TEST(a_hook_added_in_a_run_runs_from_the_next_run_on)
 {
     TS_SCOPE;
     int calls = 0;
@@ -183,7 +183,7 @@ static ts_tensor *replace_itself(void *payload, ts_tensor *g)
     return g;
 }
 
-TS_TEST(hooks_that_are_removed_while_they_run_leave_no_memory_behind)
+TS_TEST(hooks_that_are_removed_while_they_run_leak_no_memory)
 {
     TS_SCOPE;
     ts_tensor *x = leaf(3);
@@ -210,7 +210,7 @@ static ts_status end_leaf(void *payload, ts_node *node, ts_tensor **made, int n,
     return TS_OK;
 }
 
-TS_TEST(hooks_behind_a_leaf_keep_its_gradient_while_they_end_it)
+TS_TEST(hooks_after_a_leaf_may_release_it)
 {
     TS_SCOPE;
     ts_tensor *x = leaf(3), *y;
@@ -291,7 +291,7 @@ static bool run_mine(int number, void *unused)
     return ts_backward_ex(graphs[number], TS_NONE, &retain) == TS_OK;
 }
 
-TS_TEST(graphs_whose_user_code_runs_each_other_do_not_wait_for_each_other, .loop = 6,
+TS_TEST(graphs_whose_user_code_runs_each_other_do_not_deadlock, .loop = 6,
         .threads = true, .timeout = 60)
 {
     static int number[] = {0, 1};
@@ -346,7 +346,7 @@ static bool run_or_remove(int number, void *ctx)
     return hook_state == 2;
 }
 
-TS_TEST(a_hook_that_is_removed_runs_in_no_thread_any_more, .threads = true)
+TS_TEST(a_removed_hook_runs_in_no_thread, .threads = true)
 {
     TS_SCOPE;
     ts_tensor *x = leaf(3);
@@ -413,7 +413,7 @@ static void *run_and_leave(void *root)
     return NULL;
 }
 
-TS_TEST(a_thread_that_ends_in_the_users_code_leaves_nothing_behind, .loop = PLACES)
+TS_TEST(a_thread_that_exits_in_user_code_leaks_nothing, .loop = PLACES)
 {
     static int at[] = {IN_GRAD_HOOK, IN_LEAF_HOOK, IN_LIST};
     ts_function f = {

@@ -41,7 +41,7 @@ static bool run_shared(int number, void *y)
     return good;
 }
 
-TS_TEST(threads_run_over_one_retained_graph, .threads = true)
+TS_TEST(threads_run_one_retained_graph_at_once, .threads = true)
 {
     TS_SCOPE;
     ts_tensor *x = leaf(2), *y = x;
@@ -117,7 +117,7 @@ static bool record_and_hand_over(int number, void *ctx)
     return t[number] != NULL;
 }
 
-TS_TEST(graphs_made_in_many_threads_run_in_one_and_end_there, .threads = true)
+TS_TEST(graphs_recorded_in_many_threads_run_and_are_freed_in_one, .threads = true)
 {
     TS_SCOPE;
     ts_tensor *t[THREADS + 1] = {0}, *one_alone;
@@ -148,7 +148,7 @@ static bool run_or_drop(int number, void *ctx)
     return good;
 }
 
-TS_TEST(a_leaf_may_end_while_others_run_over_its_graph, .threads = true)
+TS_TEST(a_leaf_may_be_released_while_other_threads_run_its_graph, .threads = true)
 {
     for (int round = 0; round < 50; round++) {
         TS_SCOPE;
@@ -165,7 +165,7 @@ TS_TEST(a_leaf_may_end_while_others_run_over_its_graph, .threads = true)
     }
 }
 
-TS_TEST(a_tensor_that_keeps_its_gradient_may_end_while_others_run_over_its_graph, .threads = true)
+TS_TEST(a_kept_gradient_may_be_released_while_other_threads_run_its_graph, .threads = true)
 {
     for (int round = 0; round < 50; round++) {
         TS_SCOPE;
@@ -277,7 +277,7 @@ static ts_status into_itself(ts_function_call *call, void *ctx, ts_tensor *const
     return ts_backward_ex(*(ts_tensor **)ctx, TS_NONE, &retain);
 }
 
-TS_TEST(a_backward_through_itself_is_an_error_and_no_deadlock)
+TS_TEST(a_backward_inside_its_own_backward_is_an_error)
 {
     TS_SCOPE;
     ts_function f = {.size = sizeof f, .name = "loop", .forward = nothing, .backward = into_itself};

@@ -246,7 +246,7 @@ TS_TEST(a_graph_is_freed_with_its_plan, MOCK)
     ts_compiled_free(c);
 }
 
-TS_TEST(other_kernels_are_captured_anew_and_too_many_captures_are_given_up, MOCK)
+TS_TEST(a_plan_is_captured_again_for_other_kernels_at_most_eight_times, MOCK)
 {
     TS_SCOPE;
     weights a = weights_new(), b = weights_new();
@@ -271,7 +271,7 @@ TS_TEST(other_kernels_are_captured_anew_and_too_many_captures_are_given_up, MOCK
     ts_compiled_free(c);
 }
 
-TS_TEST(deterministic_mode_is_captured_anew, MOCK)
+TS_TEST(deterministic_mode_is_captured_again, MOCK)
 {
     TS_SCOPE;
     weights a = weights_new();
@@ -314,7 +314,7 @@ static ts_status through_the_cpu(TRACED)
     return TS_STATUS_OF(out[0] = ts_relu(p->w));
 }
 
-TS_TEST(a_call_that_goes_through_the_host_is_named_and_runs_all_the_same, MOCK)
+TS_TEST(a_call_through_the_host_is_named_and_runs, MOCK)
 {
     TS_SCOPE;
     weights a = weights_new(), b = weights_new();
@@ -376,7 +376,7 @@ TS_TEST(calls_on_the_host_run_before_and_after_the_graph, MOCK)
     ts_compiled_free(c);
 }
 
-TS_TEST(a_plan_with_a_round_trip_or_a_device_that_cannot_capture_says_so, MOCK)
+TS_TEST(a_plan_that_cannot_be_captured_names_the_reason, MOCK)
 {
     TS_SCOPE;
     ts_tensor *x = numbers(3, TS_SIZES(4)), *y, *want = ts_neg(ts_relu(x));
@@ -396,7 +396,7 @@ TS_TEST(a_plan_with_a_round_trip_or_a_device_that_cannot_capture_says_so, MOCK)
     ts_compiled_free(c);
 }
 
-TS_TEST(where_all_must_be_one_graph_a_refusal_is_an_error, MOCK)
+TS_TEST(with_fullgraph_a_plan_without_a_graph_is_an_error, MOCK)
 {
     TS_SCOPE;
     ts_tensor *x = numbers(3, TS_SIZES(4)), *y;
@@ -416,7 +416,7 @@ TS_TEST(where_all_must_be_one_graph_a_refusal_is_an_error, MOCK)
     ts_compiled_free(c);
 }
 
-TS_TEST(a_backend_that_refuses_leaves_plain_calls, MOCK)
+TS_TEST(a_plan_that_the_backend_refuses_to_capture_runs_call_by_call, MOCK)
 {
     TS_SCOPE;
     weights a = weights_new(), b = weights_new();
@@ -469,7 +469,7 @@ static bool call_often(int number, void *ctx)
     return good;
 }
 
-TS_TEST(a_graph_that_is_in_use_leaves_other_threads_plain_calls, .threads = true, MOCK)
+TS_TEST(a_thread_whose_graph_is_in_use_runs_call_by_call, .threads = true, MOCK)
 {
     ts_compiled *c = graph_of(polynomial, NULL);
     ck_assert_int_eq(ts_together(4, call_often, c), 4);
@@ -539,7 +539,7 @@ static ts_status varies_in_step(TRACED)
     return TS_STATUS_OF(out[0] = ts_mul_scalar(in[0], p->rate += 1));
 }
 
-TS_TEST(a_step_graph_refuses_what_it_cannot_hold_with_the_call, .loop = 4, MOCK)
+TS_TEST(a_step_graph_names_the_call_that_it_cannot_capture, .loop = 4, MOCK)
 {
     static const struct {
         ts_trace_fn fn;
@@ -581,7 +581,7 @@ static ts_status draws_in_place(TRACED)
         ts_add_(p->w, ts_uniform_on(ts_sizes(p->w), 2, 0, 1, TS_F32, device)));
 }
 
-TS_TEST(a_replay_captures_ahead_and_follows_a_generator_that_jumps, MOCK)
+TS_TEST(a_replay_captures_ahead_and_follows_a_generator_that_is_set, MOCK)
 {
     TS_SCOPE;
     weights a = weights_new(), b = weights_new();

@@ -91,7 +91,7 @@ static ts_status in_a_region(TRACED)
     return TS_STATUS_OF(out[2] = ts_linear(h, in[3], TS_NONE));
 }
 
-TS_TEST(a_region_of_autocast_casts_what_it_casts_in_calls, .loop = 2)
+TS_TEST(a_region_of_autocast_makes_the_casts_of_eager_calls, .loop = 2)
 {
     TS_SCOPE;
     ts_dtype dtype = _i ? TS_F16 : TS_BF16;
@@ -163,7 +163,7 @@ static ts_status sums_along(TRACED)
     return TS_STATUS_OF(out[0] = ts_cumsum(ts_cumsum(in[0], 0), 1));
 }
 
-TS_TEST(calls_without_savings_are_recorded_now_and_then, .loop = 2)
+TS_TEST(functions_without_savings_are_recorded_rarely, .loop = 2)
 {
     TS_SCOPE;
     ts_tensor *in[] = {numbers(1, TS_SIZES(400, 500))}, *got, *want;
@@ -182,7 +182,7 @@ TS_TEST(calls_without_savings_are_recorded_now_and_then, .loop = 2)
 
 /* After 64 recorded calls on few elements, one is recorded after 256 calls, the next after 512.
  * Calls on many elements are always recorded, and they restart the count. */
-TS_TEST(small_calls_are_recorded_now_and_then)
+TS_TEST(small_functions_are_recorded_rarely)
 {
     TS_SCOPE;
     numbers_of what = {0, 0, 2};
@@ -209,7 +209,7 @@ TS_TEST(small_calls_are_recorded_now_and_then)
     ts_compiled_free(c);
 }
 
-TS_TEST(the_plan_that_was_not_used_for_longest_goes)
+TS_TEST(the_least_recently_used_plan_is_freed)
 {
     TS_SCOPE;
     numbers_of what = {2, 0, 1};
@@ -266,7 +266,7 @@ static ts_status no_call(TRACED)
     return TS_STATUS_OF(out[1] = ts_add_(out[0], in[1]));
 }
 
-TS_TEST(writes_through_aliases_happen_in_the_order_of_calls, .loop = 6)
+TS_TEST(writes_through_aliases_keep_the_order_of_calls, .loop = 6)
 {
     static const struct {
         ts_trace_fn fn;
@@ -292,7 +292,7 @@ TS_TEST(writes_through_aliases_happen_in_the_order_of_calls, .loop = 6)
     ts_compiled_free(c);
 }
 
-TS_TEST(results_stay_as_they_are_in_later_calls)
+TS_TEST(later_calls_do_not_overwrite_results)
 {
     TS_SCOPE;
     ts_compiled *c = ts_compile(same_twice, NULL, NULL);
@@ -313,7 +313,7 @@ static ts_status write_expanded(TRACED)
     return TS_STATUS_OF(out[0] = ts_add_(ts_expand(in[1], (int64_t[]){40, 30}, 2), in[0]));
 }
 
-TS_TEST(a_write_to_elements_that_are_one_is_refused_as_in_a_call)
+TS_TEST(a_write_to_an_expanded_tensor_is_refused_as_in_eager_calls)
 {
     TS_SCOPE;
     ts_compiled *c = ts_compile(write_expanded, NULL, NULL);
@@ -356,7 +356,7 @@ TS_TEST(a_read_breaks_the_recording_and_is_right)
     ts_compiled_free(c);
 }
 
-TS_TEST(with_fullgraph_a_read_is_an_error_that_says_so)
+TS_TEST(with_fullgraph_a_read_is_an_error)
 {
     TS_SCOPE;
     ts_compile_opts opts = {.size = sizeof opts, .fullgraph = true, .name = "by_value"};
@@ -401,7 +401,7 @@ static ts_status bad_shape(TRACED)
     return TS_STATUS_OF(out[0] = ts_add(in[0], ts_zeros(TS_SIZES(7), TS_F32)));
 }
 
-TS_TEST(errors_are_those_of_calls_and_leave_nothing_behind)
+TS_TEST(errors_are_those_of_eager_calls_and_leak_nothing)
 {
     TS_SCOPE;
     ts_tensor *x = ts_zeros(TS_SIZES(5), TS_F32), *out;
@@ -429,7 +429,7 @@ static ts_status bad_dtype(TRACED)
     return TS_STATUS_OF(out[0] = ts_to(ts_neg(ts_gt(in[0], in[1])), TS_F32));
 }
 
-TS_TEST(an_error_in_a_group_is_that_of_the_call, .loop = 2, .threads = true)
+TS_TEST(an_error_in_a_group_is_that_of_the_eager_call, .loop = 2, .threads = true)
 {
     TS_SCOPE;
     ts_set_num_threads(_i ? 4 : 1);

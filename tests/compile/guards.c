@@ -43,7 +43,7 @@ static void change(int what, hooks *h, ts_tensor **in, bool odd)
     }
 }
 
-TS_TEST(each_guard_brings_the_function_back_and_only_where_it_fails, .loop = 9)
+TS_TEST(a_failing_guard_runs_the_function_once, .loop = 9)
 {
     TS_SCOPE;
     TS_NO_GRAD;
@@ -71,7 +71,7 @@ TS_TEST(each_guard_brings_the_function_back_and_only_where_it_fails, .loop = 9)
     ts_compiled_free(c);
 }
 
-TS_TEST(new_inputs_are_no_reason_and_inputs_that_meet_are)
+TS_TEST(new_inputs_are_replayed_and_inputs_that_share_memory_are_not)
 {
     TS_SCOPE;
     TS_NO_GRAD;
@@ -98,7 +98,7 @@ static ts_tensor *doubled(void *payload, ts_tensor *g)
     return ts_mul_scalar(g, 2);
 }
 
-TS_TEST(the_mode_of_a_module_and_another_optimizer_bring_the_function_back)
+TS_TEST(a_modules_mode_and_another_optimizer_are_guards)
 {
     TS_SCOPE;
     net a = net_new(0.5, TS_ADAMW), b = net_new(0.5, TS_ADAMW);
@@ -152,7 +152,7 @@ static ts_status with_buffer(TRACED)
     return TS_STATUS_OF(out[0] = ts_mul(h->w, in[0]));
 }
 
-TS_TEST(a_tensor_that_the_program_gave_up_brings_the_function_back)
+TS_TEST(a_released_tensor_is_a_guard)
 {
     TS_SCOPE;
     hooks a = {0}, b = {.w = numbers(7, TS_SIZES(5))};
@@ -208,7 +208,7 @@ static ts_status captured_output(TRACED)
     return TS_STATUS_OF(out[1]);
 }
 
-TS_TEST(outputs_alias_what_they_alias_in_calls, .loop = 3)
+TS_TEST(outputs_alias_the_tensors_of_eager_calls, .loop = 3)
 {
     static const ts_trace_fn all[] = {write_input, same_twice, captured_output};
     enum { CALLS = 8 };
@@ -273,7 +273,7 @@ static ts_status drops(TRACED)
     return TS_STATUS_OF(out[0] = ts_add(t, ts_dropout(in[0], 0.5, true)));
 }
 
-TS_TEST(masks_are_those_of_calls_wherever_the_generator_is)
+TS_TEST(masks_of_replays_are_those_of_eager_calls_at_any_generator_state)
 {
     TS_SCOPE;
     ts_compiled *c = replays_of(drops, NULL);
@@ -294,7 +294,7 @@ TS_TEST(masks_are_those_of_calls_wherever_the_generator_is)
     ts_compiled_free(c);
 }
 
-/* ------------------------------------------------------------------ what they cannot see ---- */
+/* ----------------------------------------------------------------- changes without a guard ---- */
 
 static ts_status counts_calls(TRACED)
 {
@@ -304,7 +304,7 @@ static ts_status counts_calls(TRACED)
     return TS_STATUS_OF(out[0] = h->count % h->branch ? ts_neg(in[0]) : ts_exp(in[0]));
 }
 
-TS_TEST(a_call_that_differs_although_no_guard_does_is_not_granted)
+TS_TEST(a_function_that_differs_although_all_guards_hold_is_never_replayed_again)
 {
     TS_SCOPE;
     hooks a = {.branch = 2}, b = a; /* the calls alternate between two branches */
@@ -327,7 +327,7 @@ static void on_log(void *payload, const char *topic, const char *text)
     warnings += strcmp(topic, "warning") == 0 && strstr(text, "no more replays") != NULL;
 }
 
-TS_TEST(verify_finds_a_branch_that_no_guard_sees)
+TS_TEST(verify_finds_a_branch_that_no_guard_detects)
 {
     TS_SCOPE;
     hooks a = {.branch = 1000}, b = a;
@@ -370,7 +370,7 @@ static ts_status fails_late(TRACED)
     out[0] = ts_keep(out[0]);
     return TS_OK;
 }
-TS_TEST(a_function_that_fails_after_its_output_is_no_call_to_repeat)
+TS_TEST(a_function_that_fails_after_its_output_is_not_replayed)
 {
     TS_SCOPE;
     hooks a = {.count = 1};
@@ -390,7 +390,7 @@ static ts_status fails_at_a_place(TRACED)
     return TS_STATUS_OF(out[0] = ts_index_select(in[0], 0, in[1]));
 }
 
-TS_TEST(an_error_of_a_replay_is_that_of_the_call_and_the_next_one_works)
+TS_TEST(an_error_of_a_replay_is_that_of_the_eager_call_and_the_next_replay_works)
 {
     TS_SCOPE;
     ts_compiled *c = replays_of(fails_at_a_place, NULL);
@@ -429,7 +429,7 @@ static bool call_shared(int number, void *ctx)
     return good;
 }
 
-TS_TEST(threads_replay_and_run_the_function_beside_each_other, .threads = true)
+TS_TEST(threads_replay_and_run_the_function_at_once, .threads = true)
 {
     shared = replays_of(pure, NULL);
     ck_assert_int_eq(ts_together(4, call_shared, NULL), 4);
@@ -482,7 +482,7 @@ TS_TEST(threads_add_to_the_same_gradients_in_any_order, .threads = true, .loop =
     }
 }
 
-TS_TEST(storages_that_replays_hold_are_written_in_place_as_ever)
+TS_TEST(storages_that_replays_hold_may_be_written_in_place)
 {
     TS_SCOPE;
     hooks a = {.w = numbers(7, TS_SIZES(5))};
@@ -509,7 +509,7 @@ static bool call_with_own_sizes(int number, void *ctx)
     return good;
 }
 
-TS_TEST(a_plan_runs_although_all_places_for_plans_are_taken, .threads = true, .loop = 2)
+TS_TEST(a_plan_runs_with_all_places_for_plans_taken, .threads = true, .loop = 2)
 {
     shared = ts_compile(pure, NULL, TS_OPTS(ts_compile_opts, .max_plans = 1, .replay = _i));
     ck_assert_int_eq(ts_together(4, call_with_own_sizes, NULL), 4);

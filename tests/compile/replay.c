@@ -72,7 +72,7 @@ static ts_status clear_first(TRACED)
     return ts_optimizer_step(t->optimizer);
 }
 
-TS_TEST(gradients_stay_add_up_and_are_replaced_as_in_calls, .loop = 2)
+TS_TEST(gradients_are_kept_accumulated_and_replaced_as_in_eager_calls, .loop = 2)
 {
     TS_SCOPE;
     net a = net_new(0, TS_ADAMW), b = net_new(0, TS_ADAMW);
@@ -168,7 +168,7 @@ static ts_status calls_nothing(TRACED)
     return TS_OK;
 }
 
-TS_TEST(functions_that_a_replay_could_not_stand_for_run_on_each_call, .loop = 9)
+TS_TEST(functions_that_cannot_be_replayed_run_on_each_call, .loop = 9)
 {
     static const struct {
         ts_trace_fn fn;
@@ -205,7 +205,7 @@ TS_TEST(functions_that_a_replay_could_not_stand_for_run_on_each_call, .loop = 9)
     ts_release(a.kept), ts_release(b.kept);
 }
 
-TS_TEST(layers_anomaly_mode_and_traces_see_every_call, .loop = 3)
+TS_TEST(layers_anomaly_mode_and_traces_prevent_replays, .loop = 3)
 {
     TS_SCOPE;
     hooks a = {.factor = 2};
@@ -328,7 +328,7 @@ static ts_status scaled_step(TRACED)
     return TS_OK;
 }
 
-TS_TEST(steps_with_a_gradient_scaler_skip_and_scale_as_calls, .loop = 2)
+TS_TEST(steps_with_a_gradient_scaler_skip_and_scale_as_eager_steps, .loop = 2)
 {
     TS_SCOPE;
     scaled_net a = {.n = net_new(0, TS_ADAMW), .update = !_i}, b = a;
@@ -411,7 +411,7 @@ static ts_status bad_names(TRACED)
     ts_error_clear();
     return TS_STATUS_OF(out[0] = ts_neg(in[0]));
 }
-TS_TEST(declarations_are_checked_in_functions_and_do_nothing_elsewhere)
+TS_TEST(declarations_are_checked_in_compiled_functions_and_ignored_elsewhere)
 {
     TS_SCOPE;
     double cell = 1;

@@ -187,7 +187,7 @@ static ts_status any_size(TRACED)
 {
     return TS_STATUS_OF(out[0] = ts_softmax(ts_mul(ts_exp(in[0]), in[0]), -1));
 }
-TS_TEST(plans_of_ever_new_sizes_are_freed)
+TS_TEST(plans_of_changing_sizes_are_freed)
 {
     ts_compiled *c = ts_compile(any_size, NULL, NULL);
     int64_t bytes = 0;

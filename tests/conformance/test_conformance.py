@@ -96,7 +96,7 @@ class Passing(Case):
         for op in ("relu", "tanh", "sum", "linear"):
             self.assertEqual(self.verdicts(card, op)["f32"], "pass", op)
 
-    def test_what_a_backend_lacks_is_unsupported(self):
+    def test_ops_without_a_kernel_are_unsupported(self):
         card, out = self.card("--plugin", PLUGIN, "--op", "relu,neg", mode="lacking")
         self.assertEqual(set(self.verdicts(card, "neg").values()), {"unsupported"})
         self.assertEqual(self.verdicts(card, "relu")["f32"], "pass")

@@ -115,7 +115,7 @@ static void *free_all(void *arg)
     return NULL;
 }
 
-TS_TEST(foreign_frees_go_home_and_are_used_again)
+TS_TEST(blocks_freed_by_another_thread_return_to_their_owner)
 {
     static held blocks[1000];
     int64_t reserved = 0;
@@ -171,7 +171,7 @@ static bool make_or_free(int number, void *ctx)
     return good;
 }
 
-TS_TEST(blocks_come_home_while_their_thread_takes_others, .threads = true)
+TS_TEST(blocks_return_while_their_thread_allocates, .threads = true)
 {
     if (!blocks_from_heaps())
         TS_SKIP(TOO_LATE);
@@ -182,7 +182,7 @@ TS_TEST(blocks_come_home_while_their_thread_takes_others, .threads = true)
     pthread_barrier_destroy(&h.made);
 }
 
-TS_TEST(neighbours_merge)
+TS_TEST(free_neighbours_merge)
 {
     if (!blocks_from_heaps())
         TS_SKIP(TOO_LATE);
@@ -221,7 +221,7 @@ TS_TEST(statistics_follow_blocks)
     ck_assert_int_eq(ts_memory_get_stats().peak, before);
 }
 
-TS_TEST(no_size_is_too_large_to_refuse)
+TS_TEST(the_largest_sizes_are_refused)
 {
     ts_thread *self = ts_thread_self();
     ck_assert_ptr_null(ts_alloc(self, (size_t)1 << 50));
@@ -259,7 +259,7 @@ TS_TEST(out_of_memory_is_an_ordinary_error)
     ts_alloc_fault = NULL;
 }
 
-TS_TEST(a_step_in_steady_state_asks_the_system_for_nothing)
+TS_TEST(a_step_in_steady_state_requests_no_memory_from_the_system)
 {
     if (!blocks_from_heaps())
         TS_SKIP(TOO_LATE);

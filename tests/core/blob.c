@@ -72,7 +72,7 @@ TS_TEST(memory_without_release_stays_the_callers)
     ck_assert(x[7] == 3);
 }
 
-TS_TEST(a_graph_keeps_the_memory_until_it_is_gone)
+TS_TEST(a_graph_keeps_the_memory_until_it_is_freed)
 {
     float x[2] = {2, 3}, y[2] = {5, 7};
     receipt r = {0};
@@ -118,7 +118,7 @@ static bool refuse(size_t bytes)
 }
 
 /* Each row: wrong arguments, the status code, a word of the message. */
-TS_TEST(what_is_wrong_is_named_and_nothing_is_released)
+TS_TEST(errors_name_the_argument_and_release_nothing)
 {
     double x[2] = {0};
     receipt r = {0};

@@ -25,7 +25,7 @@ TS_TEST(every_f16_is_itself_in_f32_and_back)
     }
 }
 
-TS_TEST(f32_becomes_the_nearest_f16_and_the_even_one_of_two)
+TS_TEST(f32_rounds_to_the_nearest_f16_ties_to_even)
 {
     for (uint32_t h = 0; h < 0x7bff; h++) {
         float mid = (float)((f16_value((uint16_t)h) + f16_value((uint16_t)(h + 1))) / 2);

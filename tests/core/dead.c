@@ -119,7 +119,7 @@ TS_TEST(the_scopes_own_reference_is_not_released)
 }
 
 /* The header of a released tensor may be reused by a later tensor, but never for other memory. */
-TS_TEST(a_dead_handle_is_a_header_for_ever)
+TS_TEST(the_header_of_a_dead_handle_stays_valid_memory)
 {
     NEEDS_HEAP;
     TS_SCOPE;
@@ -157,7 +157,7 @@ TS_TEST(a_watched_scope_is_named)
 
 /* -------------------------------------------------------------------------------- scopes ---- */
 
-TS_TEST(ten_thousand_scopes_stand_in_each_other)
+TS_TEST(ten_thousand_scopes_nest)
 {
     enum { DEEP = 10000 };
     ts_scope *scopes = calloc(DEEP, sizeof *scopes);
@@ -214,7 +214,7 @@ static void *leave_here(void *scope)
     return NULL;
 }
 
-TS_TEST(a_scope_is_left_by_its_own_thread)
+TS_TEST(a_scope_ends_in_its_own_thread)
 {
     ts_scope scope;
     ts_scope_enter(&scope, NULL);
@@ -240,7 +240,7 @@ static void make_and_drop(void *payload, void *data, int64_t bytes)
     two();
 }
 
-TS_TEST(what_is_made_and_dropped_while_a_scope_ends_is_counted_once)
+TS_TEST(tensors_made_while_a_scope_ends_are_counted_once)
 {
     for (int round = 0; round < 3; round++) {
         TS_SCOPE;
@@ -290,7 +290,7 @@ static int jumping_op(void)
     return op;
 }
 
-TS_TEST(a_scope_takes_back_what_a_jump_left_behind, .loop = 2)
+TS_TEST(a_scope_releases_the_tensors_of_inner_scopes_that_a_longjmp_left, .loop = 2)
 {
     int op = _i ? jumping_op() : 0;
     ts_mask_guard masks = ts_mask_get();

@@ -166,7 +166,7 @@ static bool fail_often(int number, void *ctx)
     return good;
 }
 
-TS_TEST(threads_that_fail_at_once_read_each_its_own_failure, .threads = true)
+TS_TEST(threads_that_fail_at_once_read_their_own_failures, .threads = true)
 {
     ck_assert_int_eq(ts_together(4, fail_often, NULL), 4);
     ck_assert_int_eq(ts_error_code(), TS_OK);
@@ -285,7 +285,7 @@ static bool is_safe(const char *text)
     return true;
 }
 
-TS_TEST(any_bytes_of_a_name_are_shown_and_none_acts)
+TS_TEST(any_bytes_of_a_name_are_escaped)
 {
     ts_log_set_callback(note_line, NULL);
     uint32_t state = 1;
@@ -395,7 +395,7 @@ TS_TEST(meta_tensors_are_refused_where_values_are_needed)
     ts_error_clear();
 }
 
-TS_TEST(no_text_expects_what_it_got)
+TS_TEST(no_error_text_has_equal_expected_and_actual_values)
 {
     TS_SCOPE;
     ts_tensor *x = numbers(2);

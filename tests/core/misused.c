@@ -81,7 +81,7 @@ static ts_tensor *silent_forward(ts_module *m, ts_tensor *x)
     return NULL;
 }
 
-TS_TEST(callbacks_that_fail_without_a_word_leave_a_record)
+TS_TEST(callbacks_that_fail_without_a_message_leave_a_record)
 {
     TS_SCOPE;
     int how = SILENT;
@@ -117,7 +117,7 @@ TS_TEST(a_trace_that_fails_delivers_nothing)
 
 /* ----------------------------------------------------------------------------------- dead ---- */
 
-TS_TEST(handles_that_are_dead_are_refused_wherever_they_come_from)
+TS_TEST(dead_handles_are_refused_from_every_source)
 {
     NEEDS_HEAP;
     TS_SCOPE;

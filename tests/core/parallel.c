@@ -136,7 +136,7 @@ static void overlap(void *ctx, int64_t begin, int64_t end)
     atomic_fetch_sub(&at_once, 1);
 }
 
-TS_TEST(parts_run_at_the_same_time)
+TS_TEST(parts_run_in_parallel)
 {
     ts_set_num_threads(4);
     ts_parallel_for(4, 1, overlap, NULL);
@@ -369,7 +369,7 @@ TS_TEST(environment_sets_the_number)
     ck_assert_int_eq(ts_num_threads(), 3);
 }
 
-TS_TEST(nonsense_in_the_environment_is_ignored, .loop = 5)
+TS_TEST(invalid_numbers_in_the_environment_are_ignored, .loop = 5)
 {
     const char *values[] = {"", "0", "-4", "3x", "99999999999"};
     setenv("TS_NUM_THREADS", values[_i], 1);

@@ -115,7 +115,7 @@ TS_TEST(command_lines_are_read_strictly)
     ck_assert_str_eq(PARSED(""), "");
 }
 
-TS_TEST(a_program_prints_no_text_that_a_terminal_obeys)
+TS_TEST(a_program_prints_no_text_that_controls_a_terminal)
 {
     static const char ugly[] = "p\x1b[2J\xc2\x9b\xe2\x80\xae";
     const char *out = ugly;

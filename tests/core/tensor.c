@@ -235,7 +235,7 @@ TS_TEST(promotion_is_symmetric_and_keeps_the_stronger, .loop = TS_DTYPE_COUNT)
 }
 
 /* If header and data are separate blocks and happen to be adjacent, both are freed. */
-TS_TEST(data_of_its_own_is_freed_wherever_it_lies)
+TS_TEST(tensors_of_any_size_free_their_data)
 {
     if (!blocks_from_malloc())
         TS_SKIP(TOO_LATE);

@@ -68,7 +68,7 @@ static void *allocate_nothing(void *state, int index, int64_t bytes, ts_stream *
     return NULL;
 }
 
-TS_TEST(an_older_loss_of_a_device_is_not_the_cause_of_a_failed_allocation)
+TS_TEST(an_earlier_device_error_is_not_reported_for_a_failed_allocation)
 {
     static ts_backend full = {OFFSET_BACKEND("FULL", 0, &memory[0])};
     full.allocate = allocate_nothing;
@@ -239,7 +239,7 @@ TS_TEST(calls_without_a_kernel_make_a_round_trip_that_is_counted)
     FAILS(TS_ERR_DEVICE, ts_backend_get_stats(TS_KEY_CPU, &after));
 }
 
-TS_TEST(a_failed_round_trip_is_the_errors_of_the_op_and_leaves_nothing)
+TS_TEST(a_failed_round_trip_has_the_error_of_the_op_and_leaks_nothing)
 {
     ts_device device = device_of(&first);
     {
@@ -358,7 +358,7 @@ static ts_status install_early(void *state, ts_key key)
     return comes ? ts_register_op("early.op(Tensor a) -> ()", NULL) : TS_OK;
 }
 
-TS_TEST(a_backend_with_a_kernel_of_no_op_is_refused_whole)
+TS_TEST(a_backend_with_a_kernel_without_an_op_registers_nothing)
 {
     static ts_backend b;
     b = first;

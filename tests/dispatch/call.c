@@ -14,7 +14,7 @@ static ts_status layer_hides_args(ts_frame *f)
     return status;
 }
 
-TS_TEST(redispatch_does_not_look_at_the_arguments)
+TS_TEST(redispatch_does_not_read_the_arguments)
 {
     ts_key key;
     OK(ts_register_layer("HIDES", "", &key));
@@ -132,7 +132,7 @@ TS_TEST(a_fallback_sees_the_boxed_call_without_an_allocation)
     ck_assert_uint_eq(ts_memory_get_stats().system_allocs - before, 0);
 }
 
-TS_TEST(a_missing_kernel_names_op_call_backend_and_remedy_in_few_lines)
+TS_TEST(the_error_of_a_missing_kernel_names_op_call_backend_and_remedy)
 {
     ts_tensor *other = pretend(TS_KEY_CUDA);
     FAILS(TS_ERR_UNSUPPORTED, ts_add(other, other));
@@ -153,7 +153,7 @@ static ts_status fails_as_no_call_of_its_own(ts_frame *f)
     return TS_ERR_VALUE;
 }
 
-TS_TEST(the_status_of_a_call_is_that_of_its_record_whatever_a_kernel_returns)
+TS_TEST(the_status_of_a_call_is_that_of_its_error_record)
 {
     OK(ts_register_kernel("noop", TS_KEY_CPU, fails_as_no_call_of_its_own, NULL, NULL));
     ts_error_clear();
@@ -161,7 +161,7 @@ TS_TEST(the_status_of_a_call_is_that_of_its_record_whatever_a_kernel_returns)
     ck_assert_int_eq(ts_error_code(), TS_ERR_NULL);
 }
 
-TS_TEST(no_keys_at_all_is_a_named_error)
+TS_TEST(a_call_without_keys_is_an_error_that_names_the_op)
 {
     int op;
     OK(ts_register_op("test.bare(int n) -> Tensor", &op));
@@ -170,7 +170,7 @@ TS_TEST(no_keys_at_all_is_a_named_error)
     SAYS("no dispatch key is left");
 }
 
-TS_TEST(masks_leave_the_backend_of_a_tensor_as_it_is)
+TS_TEST(masks_do_not_change_the_backend_of_a_tensor)
 {
     ts_tensor *a = one(), *meta = ts_empty_on(TS_SIZES(1), TS_F32, TS_DEVICE_META);
     ts_mask_guard before = ts_mask_get();
@@ -214,7 +214,7 @@ TS_TEST(a_guard_inside_a_backend_that_redispatches_keeps_its_key_excluded)
 }
 
 /** Whatever keys a mask excludes, TS_NONE and NULL never reach a kernel. */
-TS_TEST(masks_let_no_absent_tensor_through)
+TS_TEST(masks_do_not_permit_absent_tensors)
 {
     ts_tensor *a = one();
     for (int layer = 16; layer < 63; layer++) {
@@ -341,7 +341,7 @@ static ts_status makes_and_fails(ts_frame *f)
 
 /* In the next three tests odd loops have a layer, and loops from 2 on run with timers. */
 
-TS_TEST(a_layer_or_a_kernel_that_gives_no_result_is_named, .loop = 4)
+TS_TEST(a_layer_or_kernel_without_a_result_is_named, .loop = 4)
 {
     ts_key key = TS_KEY_CPU;
     OK(ts_timers_enable(_i / 2));
@@ -437,7 +437,7 @@ static ts_status gives_argument(ts_frame *f)
     return TS_OK;
 }
 
-TS_TEST(a_kernel_may_give_an_argument_as_its_result, .loop = 2)
+TS_TEST(a_kernel_may_return_an_argument_as_its_result, .loop = 2)
 {
     ts_key key;
     OK(ts_register_layer("SAME", _i ? "AUTOGRAD" : "", &key));

@@ -215,7 +215,7 @@ static ts_status positive(ts_frame *f)
     return TS_OK;
 }
 
-TS_TEST(a_kernel_without_a_rule_makes_its_results_and_a_late_failure_leaves_none)
+TS_TEST(a_kernel_without_a_rule_allocates_its_results_and_a_failure_releases_them)
 {
     TS_SCOPE;
     int op;
@@ -252,7 +252,7 @@ static ts_status install_scaled(void *state, ts_key key)
     return ts_register_kernel_ex("test.scaled", key, scaled_kernel, &opts, NULL);
 }
 
-TS_TEST(a_backends_kernel_runs_over_its_own_memory_and_what_it_does_not_take_goes_to_the_cpu)
+TS_TEST(a_backends_kernel_runs_on_its_memory_and_unsupported_calls_run_on_the_cpu)
 {
     static offset_state memory = {.devices = 1};
     static const ts_backend b = {OFFSET_BACKEND("PICKY", TS_BACKEND_CPU_FALLBACK, &memory),
@@ -405,7 +405,7 @@ static ts_status install_select(void *state, ts_key key)
     return ts_register_kernel("masked_select", key, select_nothing, NULL, NULL);
 }
 
-TS_TEST(a_backends_kernel_of_an_op_with_sizes_by_values_runs_behind_the_ops_own_checks)
+TS_TEST(a_backends_kernel_runs_after_the_checks_of_an_op_whose_sizes_depend_on_values)
 {
     static offset_state memory = {.devices = 1};
     static const ts_backend b = {OFFSET_BACKEND("CHOOSY", 0, &memory), .install = install_select};
@@ -443,7 +443,7 @@ static ts_status install_copy_f32(void *state, ts_key key)
     return ts_register_kernel_ex("to", key, copy_f32, &opts, NULL);
 }
 
-TS_TEST(a_kernel_gets_no_result_of_a_dtype_that_it_did_not_declare, .loop = 2)
+TS_TEST(a_kernel_gets_only_results_of_declared_dtypes, .loop = 2)
 {
     static offset_state memory = {.devices = 1};
     static const ts_backend plain = {OFFSET_BACKEND("PLAIN", 0, &memory),

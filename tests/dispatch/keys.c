@@ -113,7 +113,7 @@ static void *call_in_thread(void *a)
     return NULL;
 }
 
-TS_TEST(layers_on_for_all_are_on_in_threads_that_start_later)
+TS_TEST(layers_enabled_for_all_threads_are_enabled_in_later_threads)
 {
     ts_key key;
     OK(ts_register_layer("X", "", &key));
@@ -187,7 +187,7 @@ TS_TEST(a_failing_layer_leaves_the_masks_as_they_were)
 
 static void run_noop(void *a) { ts_noop(a, a, ts_scalar_int(1)); }
 
-TS_TEST(layers_that_are_present_but_not_chosen_cost_nothing)
+TS_TEST(layers_that_are_not_enabled_cost_no_instruction)
 {
     ts_tensor *a = one();
     ts_key key;
@@ -224,7 +224,7 @@ TS_TEST(a_key_that_falls_through_costs_nothing)
     ck_assert_int_eq(ts_instructions(run_noop, a), bare);
 }
 
-TS_TEST(a_table_is_64_slots_of_8_bytes_and_little_more)
+TS_TEST(a_table_has_64_slots_of_8_bytes)
 {
     ck_assert_uint_eq(sizeof(ts_kernel), 8);
     ck_assert_uint_eq(sizeof(((ts_op_table *)0)->slot), 512);

@@ -215,7 +215,7 @@ TS_TEST(kernels_are_registered_while_other_threads_call, .threads = true)
     ck_assert_int_eq(atomic_load(&failures), 0);
 }
 
-TS_TEST(kernels_may_come_and_go_without_end)
+TS_TEST(kernels_may_be_registered_and_removed_without_end)
 {
     ts_key layer = own_layer();
     int64_t before = 0;

@@ -91,7 +91,7 @@ static bool switch_or_call(int number, void *layer)
     return good;
 }
 
-TS_TEST(a_layer_is_switched_for_all_while_they_call, .threads = true)
+TS_TEST(a_layer_is_switched_for_all_threads_while_they_call, .threads = true)
 {
     ts_key layer;
     OK(ts_register_layer("SWITCHED", "backends", &layer));
@@ -118,7 +118,7 @@ static bool call_first(int number, void *sums)
     return ts_item(ts_sum(ts_mul(y, ts_exp(x))), (double *)sums + number) == TS_OK;
 }
 
-TS_TEST(the_first_calls_of_all_threads_may_come_at_once, .threads = true)
+TS_TEST(threads_may_make_their_first_calls_at_once, .threads = true)
 {
     double sums[4] = {0};
     ck_assert_int_eq(ts_together(4, call_first, sums), 4);

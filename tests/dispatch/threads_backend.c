@@ -73,7 +73,7 @@ static bool act(int number, void *ctx)
                          : read_names();
 }
 
-TS_TEST(backends_come_and_fail_to_come_while_others_read_and_compute, .threads = true)
+TS_TEST(backends_load_or_fail_to_load_while_other_threads_compute, .threads = true)
 {
     ck_assert_int_eq(ts_together(4, act, NULL), 4);
     ck_assert_int_ne(ts_key_by_name("LEFT"), TS_KEY_INVALID);

@@ -165,7 +165,7 @@ static shown table_of(int rows)
     return s;
 }
 
-TS_TEST(the_top_rows_and_the_rest_are_everything)
+TS_TEST(the_top_rows_and_the_rest_sum_to_all_time)
 {
 #if !TS_TIMERS
     TS_SKIP("built without timers");
@@ -218,7 +218,7 @@ TS_TEST(threads_that_ended_keep_their_rows, .threads = true)
     ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 0);
 }
 
-TS_TEST(however_many_threads_ended_their_rows_are_few)
+TS_TEST(rows_of_ended_threads_are_merged)
 {
 #if !TS_TIMERS
     TS_SKIP("built without timers");
@@ -275,7 +275,7 @@ static void *work_twice(void *arg)
     return arg;
 }
 
-TS_TEST(time_while_switched_off_counts_nowhere, .threads = true)
+TS_TEST(time_while_timers_are_off_is_not_counted, .threads = true)
 {
 #if !TS_TIMERS
     TS_SKIP("built without timers");

@@ -80,7 +80,7 @@ TS_TEST(boxed_calls_without_lists_fail)
     OK(ts_unregister(layer));
 }
 
-TS_TEST(registrations_say_which_argument_is_wrong)
+TS_TEST(errors_of_registrations_name_the_argument)
 {
     ts_key key;
     FAILS(TS_ERR_FORMAT, ts_register_op("limits.x", NULL));
@@ -202,7 +202,7 @@ static ts_status part_with_a_released_output(void *ctx, ts_tensor *const *inputs
     return TS_OK;
 }
 
-TS_TEST(functions_of_the_user_that_return_no_tensor_are_named)
+TS_TEST(user_functions_that_return_no_tensor_are_named)
 {
     TS_SCOPE;
     ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(2), TS_F32), true), *out;
@@ -220,7 +220,7 @@ TS_TEST(functions_of_the_user_that_return_no_tensor_are_named)
 
 static ts_tensor *run_myself(ts_module *m, ts_tensor *x) { return ts_forward(m, x); }
 
-TS_TEST(a_module_that_runs_itself_without_end_fails)
+TS_TEST(a_module_that_runs_itself_fails)
 {
     TS_SCOPE;
     static const ts_module_type type = {.size = sizeof type, .name = "Loop", .forward = run_myself};

@@ -47,7 +47,7 @@ static void check_text(int line, const char *call, ts_status status, const char 
     FLAGS = ts_ones(TS_SIZES(2, 3), TS_BOOL);                        \
     W = ts_set_requires_grad(ts_ones(TS_SIZES(2, 3), TS_F32), true)
 
-TS_TEST(factories_and_tensors_say_what_is_wrong)
+TS_TEST(errors_of_factories_and_tensors_name_the_argument)
 {
     OPERANDS;
     WRONG((ts_zeros(TS_SIZES(2, -3), TS_F32)), "TS_ERR_SHAPE: full: argument 'sizes': expected "
@@ -95,7 +95,7 @@ TS_TEST(factories_and_tensors_say_what_is_wrong)
           "TS_ERR_VALUE: copy_to: argument 'bytes': expected 24 for the tensor's elements, got 4");
 }
 
-TS_TEST(pointwise_say_what_is_wrong)
+TS_TEST(errors_of_pointwise_ops_name_the_argument)
 {
     OPERANDS;
     WRONG((ts_add(A, B)), "TS_ERR_SHAPE: add: argument 'other': expected sizes that broadcast with "
@@ -151,7 +151,7 @@ TS_TEST(pointwise_say_what_is_wrong)
                                       "dtype, got i64 | cast with ts_to()");
 }
 
-TS_TEST(shapes_say_what_is_wrong)
+TS_TEST(errors_of_shape_ops_name_the_argument)
 {
     OPERANDS;
     WRONG((ts_view(ts_t(A), TS_SIZES(6))),
@@ -235,7 +235,7 @@ TS_TEST(shapes_say_what_is_wrong)
           "TS_ERR_SHAPE: slice_scatter: argument 'src': expected sizes (1, 3), got (4, 5)");
 }
 
-TS_TEST(reductions_say_what_is_wrong)
+TS_TEST(errors_of_reductions_name_the_argument)
 {
     OPERANDS;
     WRONG((ts_sum_dim(A, 2, false)),
@@ -284,7 +284,7 @@ static ts_tensor *bounds(int32_t a, int32_t b, int32_t c)
 #define PACKED(a, b, c)                                                                            \
     BOUNDS(bounds(0, 3, 6), bounds(a, b, c)), .max_seqlen_q = 3, .max_seqlen_k = 3
 
-TS_TEST(options_of_attention_say_what_is_wrong)
+TS_TEST(errors_of_attention_options_name_the_option)
 {
     OPERANDS;
     ts_tensor *mask = ts_set_requires_grad(ts_ones(TS_SIZES(6), TS_F32), true),
@@ -353,7 +353,7 @@ TS_TEST(options_of_attention_say_what_is_wrong)
           " of the struct, or use TS_OPTS()");
 }
 
-TS_TEST(products_and_layers_say_what_is_wrong)
+TS_TEST(errors_of_products_and_layers_name_the_argument)
 {
     OPERANDS;
     WRONG((ts_mm(A, A)),
@@ -466,7 +466,7 @@ TS_TEST(products_and_layers_say_what_is_wrong)
           "(f64, f32, bf16 or f16), got i64 | cast with ts_to()");
 }
 
-TS_TEST(gradients_say_what_is_wrong)
+TS_TEST(errors_of_gradients_name_the_argument)
 {
     OPERANDS;
     WRONG((ts_set_requires_grad(N, true)),
@@ -501,7 +501,7 @@ TS_TEST(gradients_say_what_is_wrong)
           "got one that does not");
 }
 
-TS_TEST(registry_and_files_say_what_is_wrong)
+TS_TEST(errors_of_registry_and_files_name_the_argument)
 {
     OPERANDS;
     WRONG((ts_register_op("no schema", NULL)),

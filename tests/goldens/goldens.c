@@ -284,8 +284,8 @@ static void higher(const char *name, ts_tensor *(*loss)(const json_t *args, ts_t
     json_decref(file);
 }
 
-TS_TEST(three_orders_of_a_network_are_those_of_torch) { higher("network", network, 6); }
-TS_TEST(three_orders_of_attention_are_those_of_torch) { higher("attention", attention, 3); }
+TS_TEST(three_orders_of_gradients_of_a_network_equal_torch) { higher("network", network, 6); }
+TS_TEST(three_orders_of_gradients_of_attention_equal_torch) { higher("attention", attention, 3); }
 
 /** dtype of add(a, b), computed on META, so that every dtype is supported. */
 static ts_dtype sum_dtype(ts_value a, ts_value b)
@@ -296,7 +296,7 @@ static ts_dtype sum_dtype(ts_value a, ts_value b)
     return ts_dtype_of(ts_adopt(ret.t));
 }
 
-TS_TEST(promotion_is_that_of_torch)
+TS_TEST(promotion_equals_torch)
 {
     TS_SCOPE;
     json_t *file = load("torch.json"), *test;
@@ -338,7 +338,7 @@ TS_TEST(promotion_is_that_of_torch)
     ck_assert_int_eq(seen, TS_DTYPE_COUNT);
     json_decref(file);
 }
-TS_TEST(three_orders_of_attention_with_options_are_those_of_torch)
+TS_TEST(three_orders_of_gradients_of_attention_with_options_equal_torch)
 {
     higher("attention_options", attention_options, 3);
 }

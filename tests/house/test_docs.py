@@ -133,7 +133,7 @@ def addressless(text):
 
 
 class Excerpts(unittest.TestCase):
-    def test_excerpts_stand_in_their_files(self):
+    def test_excerpts_are_in_their_files(self):
         count = 0
         for path in pages():
             for kind, file, block in MARKED.findall(read(path)):
@@ -149,7 +149,7 @@ class Excerpts(unittest.TestCase):
                     count += 1
         self.assertGreater(count, 0)
 
-    def test_cells_stand_in_the_file_that_heads_their_column(self):
+    def test_cells_are_in_the_file_that_heads_their_column(self):
         count = 0
         for path in pages():
             for file, rows in COLUMN.findall(read(path)):
@@ -190,7 +190,7 @@ class Programs(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
         return done.stdout
 
-    def test_programs_print_what_the_page_says(self):
+    def test_programs_print_the_output_on_the_page(self):
         count = 0
         for path in pages():
             for kind, _, block in MARKED.findall(read(path)):

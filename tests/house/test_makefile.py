@@ -48,11 +48,11 @@ class Settings(unittest.TestCase):
     def trained(self, *words):
         return self.make("build/examples/train_gpt", "train", *words)
 
-    def test_nothing_set_takes_the_defaults(self):
+    def test_without_settings_the_defaults_are_used(self):
         self.assertEqual(self.trained(), ["--data", "build/corpus.txt", "--out", "runs/gpt",
                                           "--overwrite"])
 
-    def test_only_the_default_folder_is_overwritten_unasked(self):
+    def test_only_the_default_folder_is_overwritten_without_a_request(self):
         self.assertNotIn("--overwrite", self.trained("OUT=runs/mine"))
         self.assertNotIn("--overwrite", self.trained("RESUME=1"))
         self.assertIn("--overwrite", self.trained("OUT=runs/mine", "OVERWRITE=1"))

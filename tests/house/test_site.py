@@ -38,7 +38,7 @@ class Links(unittest.TestCase):
         self.assertEqual(pages, 2)
         return mistakes
 
-    def test_links_that_lead_somewhere_pass(self):
+    def test_links_with_a_target_pass(self):
         self.assertEqual(self.found('<a href="a/other.html#here">x</a> <a href="#me" id="me">y</a>'
                                     '<a href="https://example.org/">z</a>'), [])
 
@@ -49,7 +49,7 @@ class Links(unittest.TestCase):
                           "index.html: a/other.html#gone: a/other.html has no such anchor",
                           "index.html: #gone: index.html has no such anchor"])
 
-    def test_missing_and_foreign_pictures_are_found(self):
+    def test_missing_and_remote_pictures_are_found(self):
         self.assertEqual(self.found('<img src="gone.svg"><img src="https://example.org/a.png">'),
                          ["index.html: shows https://example.org/a.png of another host",
                           "index.html: nothing is at gone.svg"])

@@ -66,7 +66,7 @@ class Rooms(ToolCase):
         self.refused("autograd/bad.c", '#include "backends/cpu/vec.h"',
                      "may not include backends/cpu")
 
-    def test_a_backend_knows_no_other(self):
+    def test_a_backend_includes_no_other_backend(self):
         self.refused("backends/meta/bad.c", '#include "backends/cpu/vec.h"',
                      "backends/meta may not include backends/cpu")
 
@@ -316,7 +316,7 @@ class Setup(ToolCase):
         self.program("apt-get", "exit 100")
         self.assertEqual(self.setup("docs")[0], 1)
 
-    def test_what_is_there_without_its_package_counts(self):
+    def test_a_program_without_its_package_counts_as_installed(self):
         self.user(0)
         self.program("doxygen", "exit 0")
         self.program("python3", "exit 0")
@@ -474,7 +474,7 @@ class Budgets(ToolCase):
         self.assertEqual(status, 1, output)
         self.assertRegex(output, r"heavy .*OVER\n1 of 2 over budget")
 
-    def test_errors_name_what_is_wrong(self):
+    def test_errors_name_the_argument(self):
         self.assertIn("empty or missing", self.budgets()[1])
         self.write("budgets.tsv", "light 5\n")
         self.assertIn("budgets.tsv:1: expected NAME<TAB>INSTRUCTIONS", self.budgets()[1])
@@ -486,7 +486,7 @@ class Budgets(ToolCase):
 
 
 class Help(ToolCase):
-    def test_each_tool_explains_itself_and_refuses_unknown_options(self):
+    def test_each_tool_prints_help_and_refuses_unknown_options(self):
         names = [entry.name for entry in sorted(os.scandir(TOOLS), key=lambda entry: entry.name)
                  if entry.is_file() and os.access(entry, os.X_OK)]
         self.assertIn("compile-cuda", names)

@@ -23,7 +23,7 @@ static const char *file_of(int64_t step, const char *name)
     return path;
 }
 
-TS_TEST(a_checkpoint_comes_back_as_it_was_saved, IN_RUN)
+TS_TEST(a_checkpoint_round_trips, IN_RUN)
 {
     int64_t step;
     int life;
@@ -40,7 +40,7 @@ TS_TEST(a_checkpoint_comes_back_as_it_was_saved, IN_RUN)
     ck_assert_int_eq(count_files(dir), 5);
 }
 
-TS_TEST(two_are_kept_and_steps_are_numbers, IN_RUN)
+TS_TEST(two_checkpoints_are_kept_and_steps_compare_as_numbers, IN_RUN)
 {
     int64_t step;
     int life;
@@ -73,7 +73,7 @@ TS_TEST(later_steps_stay_when_an_earlier_one_is_saved, IN_RUN)
     ck_assert_ptr_nonnull(strstr(logged, "60 is newer than step 10"));
 }
 
-TS_TEST(strangers_in_the_folder_are_left_alone, IN_RUN)
+TS_TEST(other_files_in_the_folder_are_not_touched, IN_RUN)
 {
     static const char *const names[] = {"notes.txt", "07", "-1", "1e3", "20.tmp", "20.tmp-",
                                         "20.tmp-x", "20.bak", "99999999999999999999", " 5"};
@@ -91,7 +91,7 @@ TS_TEST(strangers_in_the_folder_are_left_alone, IN_RUN)
         ck_assert_msg(has(dir, names[i]), "%s", names[i]);
 }
 
-TS_TEST(a_link_in_the_place_of_a_checkpoint_is_not_followed_when_it_goes, IN_RUN)
+TS_TEST(removing_a_checkpoint_does_not_follow_a_link_in_its_place, IN_RUN)
 {
     char link[256];
     ck_ok(run_save(dir, 20, 1, 0));
@@ -126,7 +126,7 @@ static void check_falls_back(const char *what, const char *why)
     ts_checkpoint_close(c);
 }
 
-TS_TEST(any_flipped_byte_of_any_file_falls_back, .loop = 3, IN_RUN)
+TS_TEST(a_flipped_byte_in_any_file_loads_the_older_checkpoint, .loop = 3, IN_RUN)
 {
     size_t bytes = 0;
     ck_ok(run_save(dir, 10, 1, 0));
@@ -144,7 +144,7 @@ TS_TEST(any_flipped_byte_of_any_file_falls_back, .loop = 3, IN_RUN)
     free(data);
 }
 
-TS_TEST(missing_cut_and_longer_files_fall_back, .loop = 3, IN_RUN)
+TS_TEST(missing_truncated_and_longer_files_load_the_older_checkpoint, .loop = 3, IN_RUN)
 {
     size_t bytes = 0;
     ck_ok(run_save(dir, 10, 1, 0));
@@ -167,7 +167,7 @@ TS_TEST(missing_cut_and_longer_files_fall_back, .loop = 3, IN_RUN)
     ck_assert(run_find(dir, &step, &life) && step == 20 && life == 2);
 }
 
-TS_TEST(damage_to_all_is_an_error_that_names_each, IN_RUN)
+TS_TEST(if_all_checkpoints_are_damaged_the_error_names_each, IN_RUN)
 {
     ts_checkpoint *c = NULL;
     ck_ok(run_save(dir, 10, 1, 0));
@@ -182,7 +182,7 @@ TS_TEST(damage_to_all_is_an_error_that_names_each, IN_RUN)
     ck_failed(TS_ERR_FORMAT, "bytes, got 100");
 }
 
-TS_TEST(a_folder_under_another_step_is_passed_over, IN_RUN)
+TS_TEST(a_checkpoint_in_the_folder_of_another_step_is_skipped, IN_RUN)
 {
     ck_ok(run_save(dir, 10, 1, 0));
     ck_ok(run_save(dir, 15, 1, 0));
@@ -371,7 +371,7 @@ TS_TEST(a_second_saver_is_refused, IN_RUN)
     ck_ok(run_save(dir, 20, 1, 0));
 }
 
-TS_TEST(an_empty_checkpoint_is_one_too, IN_RUN)
+TS_TEST(a_checkpoint_without_tensors_round_trips, IN_RUN)
 {
     ts_checkpoint *c;
     ck_ok(ts_checkpoint_save(dir, 3, NULL, 0, NULL, NULL));

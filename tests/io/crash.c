@@ -65,7 +65,7 @@ TS_TEST(a_disk_that_fills_up_leaves_old_or_new, .loop = SCENARIOS, IN_FOLDER)
     }
 }
 
-TS_TEST(short_reads_and_writes_are_no_failure, IN_FOLDER)
+TS_TEST(short_reads_and_writes_are_retried, IN_FOLDER)
 {
     arrange(&scenarios[1]);
     fault_plant(FAULT_SHORT, 1, 0);
@@ -98,7 +98,7 @@ TS_TEST(killed_between_any_two_calls_leaves_old_or_new, .loop = SCENARIOS, IN_FO
 }
 
 /* A crash of the machine may lose unflushed data and keep later renames, so the order matters. */
-TS_TEST(everything_is_flushed_before_it_gets_its_name, IN_FOLDER)
+TS_TEST(files_are_flushed_before_they_are_renamed, IN_FOLDER)
 {
     arrange(&scenarios[1]);
     fault_plant(FAULT_NONE, 0, 0);

@@ -102,7 +102,7 @@ static void check_refused(int call, const char *path, const char *kind)
     ck_assert_uint_eq(before.st_ino, after.st_ino);
 }
 
-TS_TEST(what_is_no_regular_file_is_refused_by_its_kind, .loop = NCALLS, .timeout = 20, IN_FOLDER)
+TS_TEST(paths_of_other_kinds_than_files_are_refused, .loop = NCALLS, .timeout = 20, IN_FOLDER)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof address.sun_path, "%s", in_folder("socket"));

@@ -118,7 +118,7 @@ TS_TEST(every_dtype_and_shape_round_trips, .loop = TS_DTYPE_COUNT, IN_FOLDER)
     ts_safetensors_close(st);
 }
 
-TS_TEST(no_tensors_at_all_round_trip, IN_FOLDER)
+TS_TEST(a_file_without_tensors_round_trips, IN_FOLDER)
 {
     ck_ok(ts_safetensors_save(in_folder("file"), NULL, NULL, 0, NULL, NULL, 0));
     ts_safetensors *st = ts_safetensors_open(in_folder("file"), NULL);
@@ -352,7 +352,7 @@ static char *many(int n, size_t *bytes)
     return text;
 }
 
-TS_TEST(caps_are_respected, IN_FOLDER)
+TS_TEST(limits_on_header_and_tensors_hold, IN_FOLDER)
 {
     size_t bytes;
     char *text = many(11, &bytes), path[128];

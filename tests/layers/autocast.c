@@ -39,7 +39,7 @@ TS_TEST(f64_and_integers_are_left_alone)
     SAYS("bf16"); /* f32 was cast to bf16, f64 was not */
 }
 
-TS_TEST(a_dtype_that_the_caller_gives_is_the_callers)
+TS_TEST(a_dtype_given_by_the_caller_is_kept)
 {
     TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
     gives("softmax", ts_softmax_as(meta(TS_BF16, 2), 0, TS_BF16), TS_BF16);
@@ -233,7 +233,7 @@ static ts_status kernel_with_a_region(ts_frame *f)
     return TS_OK;
 }
 
-TS_TEST(a_region_inside_a_kernel_is_obeyed_and_ends_with_it)
+TS_TEST(a_region_inside_a_kernel_applies_until_the_kernel_returns)
 {
     int op;
     OK(ts_register_op("test.inner(Tensor self) -> Tensor", &op));
@@ -267,7 +267,7 @@ static void call_listed(int op, ts_dtype a, ts_dtype b, ts_dtype c)
     OK(ts_call_boxed(op, args, 3, NULL, 0));
 }
 
-TS_TEST(ops_of_users_take_part_with_lists_and_absent_tensors)
+TS_TEST(user_ops_with_lists_and_absent_tensors_are_cast)
 {
     int op;
     OK(ts_register_op("test.listed(Tensor a, Tensor[] list, Tensor? c) -> ()", &op));

@@ -42,7 +42,7 @@ TS_TEST(a_parameter_is_cast_once_and_the_casts_end_with_the_outermost_region)
     ck_assert_uint_eq(casts(), 4);
 }
 
-TS_TEST(a_write_makes_the_cast_anew)
+TS_TEST(a_write_invalidates_the_cached_cast)
 {
     ts_tensor *w = leaf(TS_DEVICE_META);
     TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
@@ -57,7 +57,7 @@ TS_TEST(a_write_makes_the_cast_anew)
     ck_assert_int_eq(cached(), 1);
 }
 
-TS_TEST(a_cast_that_was_not_recorded_does_not_serve_where_gradients_flow)
+TS_TEST(an_unrecorded_cast_is_not_used_in_a_recorded_call)
 {
     ts_tensor *w = leaf(TS_DEVICE_META);
     TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
@@ -119,7 +119,7 @@ static void *leaves_a_region_open(void *unused)
     return NULL;
 }
 
-TS_TEST(a_thread_that_ends_inside_a_region_leaves_nothing)
+TS_TEST(a_thread_that_exits_inside_a_region_leaks_nothing)
 {
     int64_t before = 0;
     for (int turn = 0; turn < 3; turn++) {
@@ -157,7 +157,7 @@ static bool train_in_a_region(int number, void *w)
     return cached() == 0;
 }
 
-TS_TEST(threads_cast_a_parameter_that_they_share_each_for_itself, .threads = true)
+TS_TEST(each_thread_casts_a_shared_parameter_for_itself, .threads = true)
 {
     ts_tensor *w = leaf(TS_DEVICE_CPU);
     ck_assert_int_eq(ts_together(3, train_in_a_region, w), 3);
@@ -230,7 +230,7 @@ static double loss_of(const net *n, ts_tensor *x, ts_tensor *(*low)(ts_tensor *)
     return value;
 }
 
-TS_TEST(a_region_computes_what_casts_by_hand_compute)
+TS_TEST(a_region_computes_the_values_of_explicit_casts)
 {
     ts_manual_seed(5);
     net a = make_net();
@@ -286,7 +286,7 @@ static bool fail_once(size_t bytes)
     return failing_after-- == 0;
 }
 
-TS_TEST(out_of_memory_at_any_point_is_an_error_that_leaves_nothing)
+TS_TEST(out_of_memory_at_any_point_is_an_error_that_leaks_nothing)
 {
     if (!blocks_from_malloc())
         TS_SKIP(TOO_LATE);

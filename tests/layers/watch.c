@@ -55,7 +55,7 @@ TS_TEST(the_nan_finder_names_the_first_op_its_arguments_and_its_caller)
     OK(ts_log(x));
 }
 
-TS_TEST(the_nan_finder_lets_pass_what_came_in_not_finite)
+TS_TEST(the_nan_finder_ignores_ops_with_arguments_that_are_not_finite)
 {
     TS_SCOPE;
     listen();
@@ -150,7 +150,7 @@ static bool ask_layers(int number, void *found)
            ts_determinism_checker(TS_THIS_THREAD, false) == TS_OK;
 }
 
-TS_TEST(of_threads_that_switch_layers_on_at_once_one_finds_the_first_nan, .threads = true)
+TS_TEST(one_of_several_threads_that_enable_layers_finds_the_first_nan, .threads = true)
 {
     bool found[4] = {false};
     listen();
@@ -222,18 +222,18 @@ TS_TEST(a_checked_training_gives_the_same_bits_with_dropout_and_writes_in_place)
     ck_assert(got[0] == 7 && got[1] == 2 && got[5] == 50);
 }
 
-TS_TEST(a_call_for_layers_that_only_the_environment_enables)
+TS_TEST(switching_a_layer_that_the_environment_enabled)
 {
     TS_SCOPE;
     OK(ts_neg(ts_ones(TS_SIZES(2), TS_F32)));
 }
 
-TS_TEST(the_environment_switches_layers_on_for_a_program_as_it_is)
+TS_TEST(the_environment_enables_layers_without_a_change_of_the_program)
 {
     char self[2000] = "", command[2200], text[4000];
     ck_assert_int_gt(readlink("/proc/self/exe", self, sizeof self - 1), 0);
-    snprintf(command, sizeof command, "TS_LAYERS=nan,shapes TS_LOG= '%s' only_the_environment 2>&1",
-             self);
+    snprintf(command, sizeof command,
+             "TS_LAYERS=nan,shapes TS_LOG= '%s' switching_a_layer_that 2>&1", self);
     FILE *output = popen(command, "r");
     ck_assert_ptr_nonnull(output);
     text[fread(text, 1, sizeof text - 1, output)] = 0;

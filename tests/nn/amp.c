@@ -92,7 +92,7 @@ TS_TEST(an_overflow_skips_the_step_and_halves_the_scale)
 }
 
 /* Adam divides by 1 - beta^t, so if a skipped step counted in t, later steps would differ. */
-TS_TEST(a_step_left_out_does_not_count_with_or_without_the_scaler_afterwards, .loop = 2)
+TS_TEST(a_skipped_step_does_not_count_with_or_without_the_scaler_afterwards, .loop = 2)
 {
     TS_SCOPE;
     ts_grad_scaler *s = scaler_of(1, 0);
@@ -176,7 +176,7 @@ TS_TEST(clipping_sees_the_gradients_unscaled)
     ts_grad_scaler_free(s);
 }
 
-TS_TEST(optimizers_are_judged_one_by_one_and_the_scale_by_all)
+TS_TEST(each_optimizer_is_skipped_alone_and_the_scale_follows_all)
 {
     TS_SCOPE;
     ts_grad_scaler *s = scaler_of(2, 0);
@@ -329,7 +329,7 @@ TS_TEST(an_optimizer_that_clips_does_so_after_an_explicit_unscaling_too)
     ts_grad_scaler_free(s);
 }
 
-TS_TEST(a_disabled_scaler_leaves_everything_as_it_is)
+TS_TEST(a_disabled_scaler_changes_nothing)
 {
     TS_SCOPE;
     ts_grad_scaler *s = ts_grad_scaler_new(TS_OPTS(ts_grad_scaler_opts, .disabled = true));

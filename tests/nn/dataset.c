@@ -33,7 +33,7 @@ static int64_t number_of(const ts_batch *b, int64_t i)
     return (int64_t)((const float *)ts_data(b->x))[6 * i];
 }
 
-TS_TEST(an_epoch_has_each_sample_once_in_an_order_of_its_own, .threads = true)
+TS_TEST(each_epoch_has_each_sample_once_in_another_order, .threads = true)
 {
     ts_loader_opts o = options(3);
     ts_loader *l = ts_loader_new(&numbers, &o);

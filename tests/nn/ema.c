@@ -176,7 +176,7 @@ TS_TEST(states_of_averages_must_match)
 
 /* --------------------------------------------------------------------------------- files ---- */
 
-TS_TEST(weights_are_saved_and_loaded_in_a_line, IN_FOLDER)
+TS_TEST(one_call_saves_or_loads_weights, IN_FOLDER)
 {
     ts_module *a = make_net(1), *b = make_net(2), *wide = ts_linear_new(5, 4, true);
     const char *path = in_folder("net.safetensors");

@@ -237,7 +237,7 @@ TS_TEST(attention_mixes_positions, .loop = 3)
     ts_module_free(m);
 }
 
-TS_TEST(attention_names_what_is_wrong)
+TS_TEST(errors_of_attention_name_the_argument)
 {
     TS_SCOPE;
     ck_assert_ptr_null(ts_multihead_new(C, 3, NULL));
@@ -325,7 +325,7 @@ TS_TEST(mlp_and_sequential_run_their_parts_in_order)
     ts_module_free(m);
 }
 
-TS_TEST(constructors_name_what_is_wrong)
+TS_TEST(errors_of_constructors_name_the_argument)
 {
     ck_assert_ptr_null(ts_linear_new(3, -1, true));
     ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);

@@ -145,7 +145,7 @@ TS_TEST(ranges_do_not_overlap_and_order_is_kept_on_request, WITH_FILE)
     ts_loader_close(l);
 }
 
-TS_TEST(bad_files_and_options_are_named, WITH_FILE)
+TS_TEST(errors_name_invalid_files_and_options, WITH_FILE)
 {
     make_file(100);
     ts_loader_opts o = {.size = sizeof o, .batch = 4, .length = 32, .dtype = TS_U8};
@@ -191,7 +191,7 @@ TS_TEST(batches_beyond_63_bits_are_refused, WITH_FILE)
     SAYS("needs 576460752303423488");
 }
 
-TS_TEST(options_of_another_size_are_read_as_far_as_they_go, WITH_FILE)
+TS_TEST(options_of_another_size_are_read_up_to_their_size, WITH_FILE)
 {
     make_file(1000);
     ts_loader_opts o = {.batch = 2, .length = 16, .dtype = TS_U8, .from = 0.5, .to = 2};
@@ -245,7 +245,7 @@ static void *cut(void *arg)
     return NULL;
 }
 
-TS_TEST(a_file_cut_while_it_is_read_never_kills, .threads = true, WITH_FILE)
+TS_TEST(a_file_truncated_while_it_is_read_does_not_end_the_process, .threads = true, WITH_FILE)
 {
     make_file(100000);
     ts_loader *l = ts_loader_open(

@@ -41,7 +41,7 @@ static bool build_and_step(void)
     return ok;
 }
 
-TS_TEST(out_of_memory_leaves_nothing_half_built)
+TS_TEST(out_of_memory_leaks_no_partly_built_module)
 {
     if (!blocks_from_malloc())
         TS_SKIP(TOO_LATE);

@@ -219,7 +219,7 @@ TS_TEST(clipping_in_steps_begins_and_ends_with_its_number)
 
 /* ---------------------------------------------------------------------------- checkpoints ---- */
 
-TS_TEST(training_goes_on_from_a_saved_state_bit_for_bit, .loop = 2)
+TS_TEST(training_from_a_saved_state_is_bit_identical, .loop = 2)
 {
     ts_optimizer_kind kind = _i ? TS_SGD : TS_ADAMW;
     TS_SCOPE;
@@ -304,7 +304,7 @@ TS_TEST(a_state_that_does_not_fit_changes_nothing)
     ts_optimizer_free(o);
 }
 
-TS_TEST(groups_that_mean_nothing_are_refused)
+TS_TEST(invalid_groups_are_refused)
 {
     TS_SCOPE;
     ts_tensor *params[N];

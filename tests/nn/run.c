@@ -85,7 +85,7 @@ TS_TEST(the_end_of_a_process_frees_its_folder, .loop = 3, IN_FOLDER)
     ts_run_close(run);
 }
 
-TS_TEST(a_log_of_another_run_is_refused_and_left_alone, IN_FOLDER)
+TS_TEST(a_log_of_another_run_is_refused_and_not_changed, IN_FOLDER)
 {
     const char *dir = in_folder("run"), *log = in_folder("run/log.csv");
     char text[256];
@@ -126,7 +126,7 @@ TS_TEST(a_log_of_another_run_is_refused_and_left_alone, IN_FOLDER)
     ts_run_close(run);
 }
 
-TS_TEST(overwriting_removes_the_old_run_alone, IN_FOLDER)
+TS_TEST(overwriting_removes_only_the_old_run, IN_FOLDER)
 {
     TS_SCOPE;
     const char *dir = in_folder("run");

@@ -82,7 +82,7 @@ static bool same_run(const run *a, const run *b)
     return same;
 }
 
-TS_TEST(a_resumed_run_goes_on_as_if_never_stopped, IN_FOLDER, .loop = 2)
+TS_TEST(a_resumed_run_is_bit_identical_with_one_without_interruption, IN_FOLDER, .loop = 2)
 {
     ts_optimizer_kind kind = _i ? TS_ADAMW : TS_SGD;
     make_text();
@@ -149,7 +149,7 @@ TS_TEST(without_a_checkpoint_there_is_nothing_to_resume, IN_FOLDER)
     end(&r);
 }
 
-TS_TEST(a_damaged_checkpoint_is_passed_over_and_named, IN_FOLDER)
+TS_TEST(a_damaged_checkpoint_is_skipped_and_named, IN_FOLDER)
 {
     make_text();
     run r = start(TS_SGD, 1);

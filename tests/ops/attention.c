@@ -140,7 +140,7 @@ TS_TEST(attention_is_the_weighted_sum_of_values, .loop = TS_COUNTOF(shapes))
     free(p);
 }
 
-TS_TEST(result_lies_in_memory_as_the_query_does)
+TS_TEST(the_result_has_the_memory_layout_of_the_query)
 {
     TS_SCOPE;
     ts_tensor *q = filled(1, TS_F32, 2, 4, 6, 8, PACKED),

@@ -112,7 +112,7 @@ static ts_attention_opts hiding(int way, ts_tensor **held)
     return o;
 }
 
-TS_TEST(hidden_keys_do_not_matter_whatever_they_hold, .loop = WAYS)
+TS_TEST(values_of_hidden_keys_do_not_affect_results, .loop = WAYS)
 {
     TS_SCOPE;
     static const double odd[] = {INFINITY, -INFINITY, NAN};
@@ -182,7 +182,7 @@ static ts_tensor *by_ops(ts_tensor *const *in, const ts_attention_opts *o)
     return ts_matmul(ts_dropout(ts_softmax(s, -1), o->dropout_p, true), in[2]);
 }
 
-TS_TEST(options_are_those_of_separate_ops_and_dropout_drops_the_same_pairs)
+TS_TEST(attention_with_options_equals_separate_ops_with_the_same_dropout_mask)
 {
     TS_SCOPE;
     ts_tensor *in[] = {drawn(TS_F64, 2, 3, 70, 8), drawn(TS_F64, 2, 3, 90, 8),
@@ -220,7 +220,7 @@ TS_TEST(options_are_those_of_separate_ops_and_dropout_drops_the_same_pairs)
         ck_assert_double_eq(distance(grads[i], direct[i]), 0);
 }
 
-TS_TEST(no_numbers_are_drawn_without_dropout)
+TS_TEST(without_dropout_no_random_numbers_are_drawn)
 {
     TS_SCOPE;
     ts_tensor *q = drawn(TS_F32, 1, 1, 3, 4);
@@ -241,7 +241,7 @@ static ts_status part_run(void *ctx, ts_tensor *const *x, int n, ts_tensor **y, 
         y[0] = ts_keep(ts_scaled_dot_product_attention_ex(x[0], x[1], x[2], NULL, &s->opts)));
 }
 
-TS_TEST(a_part_computed_again_drops_what_it_dropped)
+TS_TEST(a_recomputed_part_has_the_same_dropout_mask)
 {
     TS_SCOPE;
     setup s = {{.size = sizeof s.opts, .causal = true, .dropout_p = 0.5}};
@@ -270,7 +270,7 @@ static ts_status query_gradient(void *ctx, ts_tensor *const *in, int n, ts_tenso
     return TS_STATUS_OF(out[0] = ts_keep(g));
 }
 
-TS_TEST(a_replay_drops_what_a_call_at_its_place_of_the_stream_would)
+TS_TEST(a_replay_has_the_dropout_mask_of_a_call_at_its_generator_state)
 {
     TS_SCOPE;
     setup s = {{.size = sizeof s.opts, .dropout_p = 0.5}};
@@ -397,7 +397,7 @@ static void keep_path(void *payload, const char *topic, const char *line)
         snprintf(paths[npaths++], sizeof paths[0], "%s", line);
 }
 
-TS_TEST(the_log_says_which_path_each_call_takes)
+TS_TEST(the_log_names_the_path_of_each_call)
 {
     TS_SCOPE;
     ts_tensor *x = leaf(drawn(TS_F32, 1, 2, 5, 8));

@@ -265,7 +265,7 @@ TS_TEST(drawn_shapes_are_sums_over_windows)
     }
 }
 
-TS_TEST(threads_change_no_bit, .loop = TS_COUNTOF(shapes))
+TS_TEST(bits_do_not_depend_on_the_number_of_threads, .loop = TS_COUNTOF(shapes))
 {
     for (int layout = 0; layout < 4; layout++) {
         TS_SCOPE;
@@ -314,7 +314,7 @@ TS_TEST(the_number_of_threads_may_change_meanwhile, .loop = TS_COUNTOF(shapes), 
     ck_assert(same);
 }
 
-TS_TEST(same_keeps_the_sizes)
+TS_TEST(padding_same_keeps_the_sizes)
 {
     TS_SCOPE;
     ts_conv_opts same = {.size = sizeof same, .same = true, .dilation = {2, 1}};
@@ -354,7 +354,7 @@ TS_TEST(one_sample_needs_no_batch)
                        ts_select(ts_conv1d(x, w, TS_NONE, NULL), 0, 0)) == 0);
 }
 
-TS_TEST(a_line_is_an_image_of_one_row)
+TS_TEST(a_convolution_of_one_dim_equals_one_of_an_image_with_one_row)
 {
     TS_SCOPE;
     ts_tensor *x = filled(1, TS_F64, (int64_t[]){2, 3, 1, 30}, false),

@@ -51,7 +51,7 @@ TS_TEST(permuted_copies_keep_every_element, .loop = 6)
             }
 }
 
-TS_TEST(halves_convert_alike_in_vectors_and_one_by_one, .loop = 2)
+TS_TEST(vectors_and_scalar_code_convert_halves_alike, .loop = 2)
 {
     ts_dtype half = _i ? TS_F16 : TS_BF16;
     enum { N = 1031 };

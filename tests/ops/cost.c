@@ -48,7 +48,7 @@ static void works(const char *call, bool made, double flops, double bytes)
 }
 #define WORKS(call, flops, bytes) works(#call, (call) != NULL, flops, bytes)
 
-TS_TEST(pointwise_calls_read_what_is_there_once)
+TS_TEST(pointwise_calls_read_each_element_once)
 {
     watching();
     TS_SCOPE;
@@ -114,7 +114,7 @@ TS_TEST(rows_by_index_read_only_those_rows)
     WORKS(ts_index_select(table, 0, at), 0, 3 * 8 + 2 * 3 * 8 * 4);
 }
 
-TS_TEST(attention_counts_the_pairs_that_meet)
+TS_TEST(attention_counts_visible_pairs)
 {
     watching();
     TS_SCOPE;
@@ -251,7 +251,7 @@ TS_TEST(ops_of_programs_declare_their_work)
     ck_assert(last.flops != last.flops && last.bytes != last.bytes);
 }
 
-TS_TEST(every_row_says_its_work)
+TS_TEST(every_row_has_a_cost)
 {
     for (int op = 0; op < TS_OP_COUNT; op++)
         ck_assert_msg(ts_ops[op].cost != NULL, "%s", ts_op_name(op));

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "tests/ops/values.h"
 
-TS_TEST(arange_counts_as_its_numbers_say)
+TS_TEST(arange_follows_start_end_and_step)
 {
     ts_tensor *y = ts_arange(0, 5, 2, TS_DTYPE_NONE);
     ck_assert_int_eq(ts_dtype_of(y), TS_I64);

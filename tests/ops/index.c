@@ -21,7 +21,7 @@ TS_TEST(embedding_reads_rows, .loop = 2)
         ck_assert(((const float *)ts_data(wide))[k] == (float)(41 + k));
 }
 
-TS_TEST(embedding_names_what_is_out_of_range, .loop = 2)
+TS_TEST(embedding_names_the_index_out_of_range, .loop = 2)
 {
     ts_tensor *w = count_up(TS_SIZES(4, 3), TS_F32);
     ts_tensor *i = ts_view(ROW(index_dtypes[_i], 0, 1, 2, 3, 4, -1), TS_SIZES(3, 2));

@@ -163,7 +163,7 @@ static void expect_strides(ts_tensor *t, int64_t a, int64_t b, int64_t c)
     ck_assert_int_eq(ts_strides(t)[2], c);
 }
 
-TS_TEST(a_pointwise_result_lies_as_its_operands_do)
+TS_TEST(a_pointwise_result_has_the_layout_of_its_operands)
 {
     static const int64_t sizes[] = {3, 4, 5}, swapped[] = {5, 4, 3};
     ts_tensor *x = ts_transpose(ts_ones(swapped, 3, TS_F32), 0, 2),

@@ -137,7 +137,7 @@ TS_TEST(cross_entropy_over_the_last_dim, .loop = 12)
                         ts_detach(ts_cross_entropy(one, class))));
 }
 
-TS_TEST(cross_entropy_over_the_last_dim_says_what_is_wrong)
+TS_TEST(errors_of_cross_entropy_over_the_last_dim_name_the_argument)
 {
     TS_SCOPE;
     ts_tensor *x = numbers(3, TS_SIZES(2, 3, 4), TS_F32), *t = ts_zeros(TS_SIZES(3, 2), TS_I64);
@@ -227,7 +227,7 @@ static double ref_bce(double x, double t)
 static double ref_kl(double x, double t) { return t * (log(t) - x); }
 static double ref_kl_log(double x, double t) { return exp(t) * (t - x); }
 
-TS_TEST(binary_cross_entropy_keeps_its_digits_where_the_target_is_nearly_met, .loop = 2)
+TS_TEST(binary_cross_entropy_is_accurate_near_the_target, .loop = 2)
 {
     ts_dtype dtype = _i & 1 ? TS_F64 : TS_F32;
     double unit = _i & 1 ? DBL_EPSILON : (double)FLT_EPSILON;
@@ -349,7 +349,7 @@ TS_TEST(cross_entropy_grad_is_loss_and_gradient_also_in_place, .loop = 3)
 }
 
 /** In place on a strided view: writes nothing beside the view's elements. */
-TS_TEST(cross_entropy_grad_in_place_on_a_turned_view, .loop = 4)
+TS_TEST(cross_entropy_grad_in_place_on_a_transposed_view, .loop = 4)
 {
     TS_SCOPE;
     static const ts_dtype dtypes[] = {TS_F64, TS_F32, TS_BF16, TS_F16};
@@ -403,7 +403,7 @@ TS_TEST(cross_entropy_grad_in_place_leaves_the_logits_when_a_target_is_wrong, .l
 
 /** As docs/write-a-training-loop.md has it: the loss is not recorded; backward starts from the
  * gradient of the logits. */
-TS_TEST(a_backward_from_cross_entropy_grad_is_the_recorded_one, .loop = 2)
+TS_TEST(a_backward_from_cross_entropy_grad_equals_the_recorded_one, .loop = 2)
 {
     TS_SCOPE;
     bool in_place = _i;

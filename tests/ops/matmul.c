@@ -180,7 +180,7 @@ TS_TEST(integers_multiply_exactly)
         }
 }
 
-TS_TEST(out_may_be_strided_and_is_overwritten_whatever_it_held)
+TS_TEST(out_may_be_strided_and_its_old_values_do_not_matter)
 {
     TS_SCOPE;
     ts_tensor *a = matrix(1, TS_F32, 5, 6, DENSE), *b = matrix(2, TS_F32, 6, 7, DENSE);
@@ -285,7 +285,7 @@ TS_TEST(linear_gelu_is_linear_and_its_gelu, .loop = 4)
     ck_assert(same_bits(ts_linear_gelu(x, w, bias, tanh_form, NULL), y));
 }
 
-TS_TEST(linear_backward_gives_what_is_wanted)
+TS_TEST(linear_backward_returns_the_wanted_gradients)
 {
     TS_SCOPE;
     ts_tensor *g = matrix(1, TS_F64, 70, 33, DENSE), *x = matrix(2, TS_F64, 70, 20, PADDED),

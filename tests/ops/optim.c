@@ -58,7 +58,7 @@ static void assert_near(const ts_tensor *t, int64_t i, double want, int c)
 
 /* -------------------------------------------------------------------- against plain C ---- */
 
-TS_TEST(unscaling_finds_one_odd_element_wherever_it_is, .loop = 2)
+TS_TEST(unscaling_finds_one_element_that_is_not_finite_at_any_place, .loop = 2)
 {
     static const double odd[] = {INFINITY, -INFINITY, NAN};
     list l = make_list(1, _i ? TS_F64 : TS_F32), same = make_list(1, _i ? TS_F64 : TS_F32);
@@ -86,7 +86,7 @@ TS_TEST(unscaling_finds_one_odd_element_wherever_it_is, .loop = 2)
     ck_assert_double_eq(found, 0);
 }
 
-TS_TEST(unscaling_finds_what_overflows_in_the_store)
+TS_TEST(unscaling_finds_elements_that_overflow_when_rounded)
 {
     for (int d = TS_BF16; d <= TS_F16; d++) {
         TS_SCOPE;
@@ -210,7 +210,7 @@ TS_TEST(without_decay_no_step_reads_the_parameter, .loop = 2)
         }
 }
 
-TS_TEST(an_average_without_memory_is_the_gradient, .loop = 2)
+TS_TEST(an_average_with_decay_0_is_the_gradient, .loop = 2)
 {
     ts_dtype dtype = _i ? TS_F32 : TS_F64;
     TS_SCOPE;
@@ -380,7 +380,7 @@ static void expect(ts_status status, ts_status code, const char *words)
 
 /** A step with grad_scale has the bits of a step with scaled gradients, because factors of 1 and
  *  powers of two are exact. The step does not change the gradients. */
-TS_TEST(a_scale_of_gradients_is_as_if_they_were_scaled_before_and_leaves_them_alone, .loop = 4)
+TS_TEST(grad_scale_equals_scaled_gradients_and_does_not_write_them, .loop = 4)
 {
     TS_SCOPE;
     ts_dtype dtype = _i % 2 ? TS_F32 : TS_F64;

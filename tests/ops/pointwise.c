@@ -318,7 +318,7 @@ TS_TEST(a_gradient_next_to_the_largest_number_stays_finite)
     }
 }
 
-TS_TEST(the_gradient_of_the_start_of_a_lerp_keeps_its_digits)
+TS_TEST(the_gradient_of_the_start_of_a_lerp_is_accurate)
 {
     for (double weight = 0.6; weight < 0.99999; weight += (1 - weight) / 3)
         for (int number = 0; number < 2; number++) {
@@ -395,7 +395,7 @@ TS_TEST(comparisons_write_into_bool_only)
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "bool"));
 }
 
-TS_TEST(second_gradients_of_logistic_functions_keep_their_digits)
+TS_TEST(second_gradients_of_logistic_functions_are_accurate)
 {
     ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
     for (double point = -60; point < 61; point += 0.75)

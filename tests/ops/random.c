@@ -296,7 +296,7 @@ TS_TEST(draws_without_replacement_are_distinct_and_follow_the_weights)
     ck_assert_double_eq_tol(second_after_2[0], first[2] / 2.0, 5 * sqrt(first[2] / 4.0));
 }
 
-TS_TEST(weights_that_mean_nothing_are_refused)
+TS_TEST(invalid_weights_are_refused)
 {
     static const float bad[][3] = {{0, 0, 0}, {1, -1, 1}, {1, NAN, 1}, {1, INFINITY, 1}};
     TS_SCOPE;

@@ -357,7 +357,7 @@ TS_TEST(out_forms_write_their_destination)
     ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
 }
 
-TS_TEST(errors_name_what_is_wrong)
+TS_TEST(errors_name_the_argument)
 {
     TS_SCOPE;
     ts_tensor *t = numbers(1, TS_SIZES(2, 3), TS_F32);

@@ -21,7 +21,7 @@ TS_TEST(slice_clamps_as_python_does)
     EXPECT_ERROR(ts_slice(ts_select(x, 0, 0), 0, 0, 1, 1), TS_ERR_SHAPE, "0-dim");
 }
 
-TS_TEST(narrow_and_select_refuse_what_lies_outside)
+TS_TEST(narrow_and_select_refuse_indices_out_of_range)
 {
     ts_tensor *x = count_up(TS_SIZES(2, 3), TS_F32);
     EXPECT(ts_narrow(x, 1, 1, 2), 1, 2, 4, 5);
@@ -40,7 +40,7 @@ TS_TEST(narrow_and_select_refuse_what_lies_outside)
 }
 
 /** With one element any step is valid. UBSan reports if a stride overflows. */
-TS_TEST(the_step_of_one_element_counts_for_nothing)
+TS_TEST(the_step_of_a_slice_of_one_element_does_not_matter)
 {
     ts_tensor *x = count_up(TS_SIZES(3, 2), TS_F32);
     ts_tensor *row = ts_full(TS_SIZES(1, 2), TS_SCALAR(9.0), TS_F32);
@@ -63,7 +63,7 @@ TS_TEST(diagonal_is_a_view)
     EXPECT_ERROR(ts_diagonal(count_up(TS_SIZES(3), TS_F32), 0, 0, 1), TS_ERR_SHAPE, "two dims");
 }
 
-TS_TEST(split_makes_the_parts_that_were_asked_for)
+TS_TEST(split_makes_parts_of_the_given_sizes)
 {
     ts_tensor *x = count_up(TS_SIZES(2, 7), TS_F32), *p[8];
     ck_assert_int_eq(ts_split(x, 3, 1, p, 3), TS_OK);

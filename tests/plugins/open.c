@@ -18,7 +18,7 @@
                       ts_error_message());                                                         \
     } while (0)
 
-TS_TEST(the_variable_names_the_file_and_a_second_opening_finds_what_is_there)
+TS_TEST(TS_CUDA_names_the_file_and_a_second_opening_returns_the_same_key)
 {
     ts_key first = TS_KEY_INVALID, second = TS_KEY_INVALID;
     ts_device device = TS_DEVICE_CPU;
@@ -33,7 +33,7 @@ TS_TEST(the_variable_names_the_file_and_a_second_opening_finds_what_is_there)
           "expected cuda:0, the only one, got cuda:1");
 }
 
-TS_TEST(auto_is_the_first_device_there_is_and_says_why)
+TS_TEST(auto_is_the_first_existing_device_and_logs_the_reason)
 {
     char why[100];
     ts_device device = TS_DEVICE_CPU;

@@ -30,7 +30,7 @@ static void touch(void *ctx, int64_t begin, int64_t end)
         ((char *)ctx)[i]++;
 }
 
-TS_TEST(timers_say_that_the_clock_stands)
+TS_TEST(timers_report_a_stopped_clock)
 {
 #if !TS_TIMERS
     TS_SKIP("built without timers");
@@ -56,7 +56,7 @@ static double cpu_seconds(void)
            1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-TS_TEST(workers_sleep_while_the_clock_stands)
+TS_TEST(workers_sleep_while_the_clock_is_stopped)
 {
     static char seen[1 << 16];
     OK(ts_set_num_threads(2)); /* workers spin only if there is a core for each */
@@ -72,7 +72,7 @@ TS_TEST(workers_sleep_while_the_clock_stands)
     ck_assert_double_lt(cpu_seconds() - before, 0.05);
 }
 
-TS_TEST(progress_is_shown_while_the_clock_stands)
+TS_TEST(progress_is_shown_while_the_clock_is_stopped)
 {
     TS_SCOPE;
     stands = true;

@@ -65,7 +65,7 @@ class CommandLines(unittest.TestCase):
                 self.assertNotEqual(done.returncode, 0, name)
                 self.assertIn("cannot write to standard output", done.stderr, name)
 
-    def test_what_is_unknown_is_refused(self):
+    def test_unknown_arguments_are_refused(self):
         for name in PROGRAMS:
             self.refused(name, "--nonsense", says="--nonsense")
             self.refused(name, "-x", says="x")

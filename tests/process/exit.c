@@ -56,7 +56,7 @@ static void end_while_others_compute(int kind)
     exit(7);
 }
 
-TS_TEST(exit_leaves_other_threads_what_they_use, .loop = sizeof kinds / sizeof *kinds)
+TS_TEST(exit_frees_nothing_that_other_threads_use, .loop = sizeof kinds / sizeof *kinds)
 {
     TS_NO_THREADS_AFTER_FORK;
     for (int turn = 0; turn < 25; turn++)
@@ -79,7 +79,7 @@ static void end_in_another_thread(int kind)
     compute(&kind);
 }
 
-TS_TEST(exit_in_another_thread_leaves_the_first_what_it_uses,
+TS_TEST(exit_in_another_thread_frees_nothing_that_the_first_uses,
         .loop = sizeof kinds / sizeof *kinds)
 {
     TS_NO_THREADS_AFTER_FORK;

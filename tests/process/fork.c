@@ -195,7 +195,7 @@ static void use_graph(int unused)
     _exit(0);
 }
 
-TS_TEST(a_child_runs_and_releases_a_graph_that_its_parents_threads_are_in)
+TS_TEST(a_child_runs_and_releases_a_graph_that_threads_of_its_parent_were_running)
 {
     TS_NO_THREADS_AFTER_FORK;
     pthread_t threads[2];
@@ -304,7 +304,7 @@ static void use_up_graph(int unused)
     _exit(4);
 }
 
-TS_TEST(a_child_runs_a_graph_in_whose_hooks_and_functions_its_parents_threads_are, .loop = PLACES)
+TS_TEST(a_child_runs_a_graph_whose_hooks_its_parents_threads_were_running, .loop = PLACES)
 {
     TS_NO_THREADS_AFTER_FORK;
     pthread_t threads[2];
@@ -341,7 +341,7 @@ static void read_batch(int token)
     _exit(first == token ? 0 : 1);
 }
 
-TS_TEST(a_child_goes_on_with_a_loader_whose_thread_is_its_parents)
+TS_TEST(a_child_continues_with_the_loader_of_its_parent)
 {
     TS_NO_THREADS_AFTER_FORK;
     char path[] = "/tmp/tessera-fork-XXXXXX";

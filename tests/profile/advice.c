@@ -284,7 +284,7 @@ TS_TEST(each_rule_fires_only_under_its_condition)
 }
 
 /** None of the rules fires for one matrix product below its ceiling. */
-TS_TEST(a_profile_without_trouble_gets_no_advice)
+TS_TEST(a_profile_that_meets_no_condition_gets_no_advice)
 {
     ts_profile *p = empty(false);
     product(p, "mm((64, 64) f32, (64, 64) f32)", "f32", 0.9e9, 0.6e9);

@@ -84,7 +84,7 @@ static void crash_at(place where)
     crash();
 }
 
-/** The program: profiles itself, calls relu CALLS times, and crashes, or goes on until it is
+/** The program: profiles itself, calls relu CALLS times, and crashes, or continues until it is
  *  killed. */
 static void run(const char *folder, place where, bool crashes)
 {
@@ -176,7 +176,7 @@ TS_TEST(a_crash_leaves_a_profile, .loop = PLACES)
     }
 }
 
-/** A program that another process kills goes on while the report is written, so that the driver's
+/** A program that another process kills continues while the report is written, so that the driver's
  *  locks come free. */
 TS_TEST(a_killed_program_leaves_a_whole_profile)
 {

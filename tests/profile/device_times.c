@@ -240,7 +240,7 @@ TS_TEST(work_without_a_tag_belongs_to_no_row)
     ts_profile_free(p);
 }
 
-TS_TEST(without_cupti_the_profile_says_why_and_has_host_times)
+TS_TEST(without_cupti_the_profile_has_the_reason_and_host_times)
 {
     BEGIN;
     TS_SCOPE;

@@ -139,7 +139,7 @@ static void train(int steps, bool marks)
     ts_optimizer_free(o);
 }
 
-TS_TEST(steps_end_by_themselves_or_where_the_program_says)
+TS_TEST(steps_end_after_updates_or_at_marks_of_the_program)
 {
     BEGIN;
     OK(ts_prof_start(NULL));
@@ -166,7 +166,7 @@ TS_TEST(steps_end_by_themselves_or_where_the_program_says)
     ts_profile_free(p);
 }
 
-TS_TEST(only_the_steps_that_were_asked_for_are_recorded)
+TS_TEST(only_the_requested_steps_are_recorded)
 {
     BEGIN;
     OK(ts_prof_start(TS_OPTS(ts_prof_opts, .first_step = 3, .last_step = 5)));
@@ -184,7 +184,7 @@ TS_TEST(only_the_steps_that_were_asked_for_are_recorded)
 }
 
 /** Calls after the last step, timed by the program, are not part of the profile. */
-TS_TEST(a_profile_ends_although_the_timers_go_on)
+TS_TEST(a_profile_may_end_while_timers_continue)
 {
     BEGIN;
     OK(ts_timers_enable(true));
@@ -216,7 +216,7 @@ TS_TEST(a_profile_and_the_timers_read_the_same_counters)
     for (int i = 0; i < 11; i++)
         ts_drop(ts_add(a, a));
     ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 11);
-    OK(ts_timers_enable(false)); /* the profile goes on */
+    OK(ts_timers_enable(false)); /* the profile continues */
     ts_drop(ts_add(a, a));
     ts_profile *p = take();
     ck_assert_int_eq(must_find(p, "add(")->calls, 12);
@@ -348,7 +348,7 @@ TS_TEST(threads_that_end_one_after_the_other_are_merged)
     ts_profile_free(p);
 }
 
-TS_TEST(more_shapes_than_there_is_room_for_are_counted_all_the_same)
+TS_TEST(calls_with_shapes_beyond_the_limit_are_counted)
 {
     BEGIN;
     enum { SHAPES = TS_TALLY_CHUNK * TS_TALLY_CHUNKS + 100 };
@@ -384,7 +384,7 @@ static void call_in_scopes(int scopes)
 }
 
 /** Tables without room, for rows by shape, for rows by scope, and for the names of scopes. */
-TS_TEST(more_scopes_than_there_is_room_for_are_counted_all_the_same, .loop = 6)
+TS_TEST(calls_in_scopes_beyond_the_limit_are_counted, .loop = 6)
 {
     BEGIN;
     static const int scopes[] = {2000, 3000, 9000};
@@ -640,7 +640,7 @@ TS_TEST(a_reset_inside_a_call_adds_no_earlier_work_to_it)
     ts_profile_free(p);
 }
 
-TS_TEST(nothing_is_kept_alive)
+TS_TEST(a_profile_keeps_no_tensor_alive)
 {
     BEGIN;
     ts_memory_stats before = {0}, after;

@@ -67,7 +67,7 @@ class Programs(unittest.TestCase):
         with open(os.path.join(self.folder, "p", "profile.json"), encoding="utf-8") as file:
             return json.load(file), done
 
-    def test_a_program_prints_its_verdict_at_its_end_and_the_rest_as_ever(self):
+    def test_a_program_prints_its_verdict_at_its_end_beside_its_own_output(self):
         profile, done = self.profile()
         self.assertIn("profile: " + profile["verdict"], done.stderr)
         self.assertEqual(done.stdout, self.run_program(MLP, "20").stdout)
@@ -85,7 +85,7 @@ class Programs(unittest.TestCase):
         updates = [row["calls"] for row in profile["rows"] if row["op"] == "adamw"]
         self.assertEqual(sum(updates), 5)
 
-    def test_a_trace_nests_and_loses_nothing(self):
+    def test_a_trace_nests_and_has_all_calls(self):
         profile, done = self.profile("trace,steps=3:7,out=p")
         self.assertIn("trace.json", done.stderr)
         with open(os.path.join(self.folder, "p", "trace.json"), encoding="utf-8") as file:
@@ -186,7 +186,7 @@ class Programs(unittest.TestCase):
         done = self.run_program(MLP, "8", setting="active=3")  # the last cycle has two steps
         self.assertEqual(re.findall(r"cycle (\d)\nprofile: ", done.stderr), ["1", "2", "3"])
 
-    def test_a_process_beside_another_writes_to_a_folder_of_its_own(self):
+    def test_a_second_process_writes_to_a_separate_folder(self):
         self.profile()  # skips builds without timers, and measures the machine
         started = subprocess.Popen([MLP, "100000000"], cwd=self.folder, stdout=subprocess.PIPE,
                                    stderr=subprocess.DEVNULL,
@@ -212,7 +212,7 @@ class Programs(unittest.TestCase):
         with open(path, encoding="utf-8") as file:
             self.assertEqual(file.read(), before)
 
-    def test_a_signal_that_ends_the_program_ends_the_profile_too(self):
+    def test_a_signal_that_ends_the_program_ends_the_profile(self):
         self.profile()  # skips builds without timers, and measures the machine
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV)
         # a checked program takes half a minute to print as much as a pipe's buffer holds
@@ -310,7 +310,7 @@ class Programs(unittest.TestCase):
         for name, ms in whole.items():
             self.assertAlmostEqual(shown[name], ms, delta=0.006)
 
-    def test_the_page_and_the_report_say_what_is_lost(self):
+    def test_page_and_report_count_lost_records(self):
         profile, _ = self.profile("memory,out=p")
         profile["integrity"].update(lost_calls=712, overwritten_calls=713, shared_calls=714)
         profile["memory"].update(lost=715)
@@ -416,7 +416,7 @@ class Programs(unittest.TestCase):
         first = done.stdout.splitlines()[:3]
         self.assertEqual(self.run_program(TS_PROF, "calibrate").stdout.splitlines()[1:3], first[1:])
 
-    def test_words_that_do_not_fit_are_refused(self):
+    def test_words_that_a_command_does_not_take_are_refused(self):
         for words in (["report"], ["compare", "a"], ["report", "a", "b"], ["calibrate", "a"],
                       ["compare", "a", "b", "--html", "x"], ["report", "a", "--anew"],
                       ["what"], []):
@@ -425,7 +425,7 @@ class Programs(unittest.TestCase):
         done = self.run_program(TS_PROF, "report", "none.json", status=1)
         self.assertIn("none.json", done.stderr)
 
-    def test_help_is_of_the_command(self):
+    def test_help_lists_the_arguments_of_the_command(self):
         done = self.run_program(TS_PROF, "calibrate", "--help")
         self.assertIn("--device", done.stdout)
         self.assertNotIn("--html", done.stdout)

@@ -136,7 +136,7 @@ static char *changed(const char *from, const char *to)
     ", \"peak_ns\": 1, \"peak_bytes\": " peak ", \"lost\": 0, \"peak\": [64, 0, 0, 0, 0, 0], "     \
     "\"points\": [], \"holders\": []}, \"first_step\""
 
-TS_TEST(wrong_files_are_refused_by_the_field)
+TS_TEST(invalid_files_are_refused_with_the_field)
 {
     static const struct {
         const char *from, *to, *says;

@@ -160,7 +160,7 @@ static double time_call(void)
 }
 
 /** The profiler's own time in a profile is the time that it adds to a call, within 20 %. */
-TS_TEST(the_cost_of_a_profile_is_what_it_says)
+TS_TEST(the_cost_of_a_profile_is_the_reported_cost)
 {
 #if !TS_TIMERS
     TS_SKIP("built without timers");
@@ -385,7 +385,7 @@ TS_TEST(the_rule_decides_by_the_nearer_ceiling)
 }
 
 /** If recording is cheaper than its cost was measured, no row gets a negative time. */
-TS_TEST(costs_above_the_real_ones_make_no_time_negative, .loop = 2)
+TS_TEST(too_large_costs_make_no_time_negative, .loop = 2)
 {
     BEGIN;
     ts_tensor *a = ts_ones(TS_SIZES(1), TS_F32);

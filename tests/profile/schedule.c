@@ -178,7 +178,7 @@ TS_TEST(one_thread_marks_the_steps_of_all_cycles, .threads = true)
     }
 }
 
-TS_TEST(schedules_that_make_no_sense_are_refused)
+TS_TEST(invalid_schedules_are_refused)
 {
     BEGIN;
     FAILS(TS_ERR_VALUE, ts_prof_start(TS_OPTS(ts_prof_opts, .wait = 3, .ready = receive)));

@@ -65,7 +65,7 @@ TS_TEST(csv_writes_numbers_and_empty_cells, .teardown = test_remove_files)
     free(data);
 }
 
-TS_TEST(csv_digits_bring_back_every_bit_of_f32, .teardown = test_remove_files)
+TS_TEST(csv_digits_round_trip_f32, .teardown = test_remove_files)
 {
     const char *path = test_path("log.csv");
     ts_csv *csv = ts_csv_create(path, columns, NCOLUMNS);
@@ -191,7 +191,7 @@ TS_TEST(csv_device_is_an_error)
 }
 
 /* A limit on the file's size cuts a row in the middle, as a disk that fills up does. */
-TS_TEST(csv_full_disk_takes_back_half_a_row, .teardown = test_remove_files)
+TS_TEST(csv_full_disk_removes_a_partial_row, .teardown = test_remove_files)
 {
     const char *path = test_path("log.csv");
     ts_csv *csv = ts_csv_create(path, columns, NCOLUMNS);

@@ -102,7 +102,7 @@ static void finish(capture *c, ts_progress *p)
     free(c->data);
 }
 
-TS_TEST(no_text_of_a_progress_line_is_obeyed_by_a_terminal, .setup = plain_environment)
+TS_TEST(no_text_of_a_progress_line_controls_a_terminal, .setup = plain_environment)
 {
     static const char text[] = "a\x1b[2J\xc2\x9b\xe2\x80\xae\n\xff",
                       shown[] = "a\\x1b[2J\\xc2\\x9b\\xe2\\x80\\xae\\x0a\\xff";

@@ -78,7 +78,7 @@ TS_TEST(arguments_of_ts_trace_are_checked)
     ck_assert_int_eq(ts_graph_get_info(NULL).calls, 0);
 }
 
-TS_TEST(inputs_of_a_replay_must_be_like_those_recorded)
+TS_TEST(inputs_of_a_replay_must_have_recorded_sizes_dtypes_and_devices)
 {
     TS_SCOPE;
     ts_tensor *in[2] = {numbers(1, TS_SIZES(2, 3)), numbers(2, TS_SIZES(2, 3))}, *out,
@@ -133,7 +133,7 @@ static ts_status writes_by_pointer(TRACED)
     return TS_STATUS_OF(out[0] = ts_add(x, in[0]));
 }
 
-TS_TEST(a_write_that_is_no_call_makes_the_graph_incomplete)
+TS_TEST(a_write_without_a_call_makes_the_graph_incomplete)
 {
     TS_SCOPE;
     ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
@@ -155,7 +155,7 @@ static ts_status divides(TRACED) // fails at the replay: the index is an input
     return TS_STATUS_OF(out[0]);
 }
 
-TS_TEST(a_call_that_fails_in_a_replay_gives_its_error_and_the_generator_back)
+TS_TEST(a_call_that_fails_in_a_replay_returns_its_error_and_restores_the_generator)
 {
     TS_SCOPE;
     int64_t two = 2, nine = 9;
@@ -211,7 +211,7 @@ static bool fail_for_ever(size_t bytes)
     return failing_after-- <= 0;
 }
 
-TS_TEST(memory_that_runs_out_while_recording_disturbs_nothing, .loop = 2)
+TS_TEST(out_of_memory_while_recording_does_not_affect_the_function, .loop = 2)
 {
     if (!blocks_from_malloc())
         TS_SKIP(TOO_LATE);
@@ -264,7 +264,7 @@ TS_TEST(memory_that_runs_out_while_recording_disturbs_nothing, .loop = 2)
     ts_module_free(net);
 }
 
-TS_TEST(memory_that_runs_out_in_a_replay_is_an_error_that_leaves_nothing)
+TS_TEST(out_of_memory_in_a_replay_is_an_error_that_leaks_nothing)
 {
     if (!blocks_from_malloc())
         TS_SKIP(TOO_LATE);
@@ -302,7 +302,7 @@ static ts_status many(TRACED)
     return TS_OK;
 }
 
-TS_TEST(a_graph_is_counted_and_a_trace_in_the_steady_state_asks_the_system_for_nothing)
+TS_TEST(a_trace_in_steady_state_requests_no_memory_from_the_system)
 {
     if (ts_alloc_system)
         TS_SKIP("each allocation goes to the system here");

@@ -27,7 +27,7 @@ static ts_status uses_aliases(TRACED) // (4, 3)
     return TS_STATUS_OF(out[0]);
 }
 
-TS_TEST(aliases_that_no_call_made_follow_their_memory)
+TS_TEST(aliases_made_without_a_call_follow_their_memory)
 {
     TS_SCOPE;
     ts_tensor *a = numbers(1, TS_SIZES(4, 3)), *b = numbers(2, TS_SIZES(4, 3));

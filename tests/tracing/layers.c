@@ -14,7 +14,7 @@ static ts_status product(TRACED) // by parts: (2, 3, 4) with (2, 4, 5)
     return TS_OK;
 }
 
-TS_TEST(an_op_that_is_differentiated_by_parts_shows_its_parts)
+TS_TEST(an_op_that_is_differentiated_by_parts_is_recorded_with_its_parts)
 {
     TS_SCOPE;
     ts_tensor *in[3][2];
@@ -40,7 +40,7 @@ TS_TEST(an_op_that_is_differentiated_by_parts_shows_its_parts)
 
 static ts_status product_alone(TRACED) { return TS_STATUS_OF(out[0] = ts_matmul(in[0], in[1])); }
 
-TS_TEST(ops_inside_a_composite_do_not_show)
+TS_TEST(ops_inside_a_composite_are_not_recorded)
 {
     TS_SCOPE;
     ts_tensor *in[2] = {numbers(1, TS_SIZES(2, 3, 4)), numbers(2, TS_SIZES(2, 4, 5))}, *y;

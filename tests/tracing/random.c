@@ -81,7 +81,7 @@ static ts_status run(TRACED)
     return TS_STATUS_OF(out[m - 1]);
 }
 
-TS_TEST(programs_made_by_chance_are_replayed_to_the_bits_of_calls, .loop = 4)
+TS_TEST(replays_of_random_programs_are_bit_identical_with_eager_calls, .loop = 4)
 {
     int complete = 0, backward = 0;
     for (uint64_t seed = 1; seed <= 150; seed++) {

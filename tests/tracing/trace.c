@@ -259,7 +259,7 @@ TS_TEST(a_function_that_fails_leaves_an_incomplete_graph)
     ck_assert(!ts_tracing());
 }
 
-TS_TEST(values_of_the_program_are_constants_that_each_replay_has_anew)
+TS_TEST(arrays_of_the_program_are_constants_that_each_replay_copies)
 {
     TS_SCOPE;
     ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
@@ -278,7 +278,7 @@ TS_TEST(values_of_the_program_are_constants_that_each_replay_has_anew)
 
 static ts_status scaled(TRACED) { return TS_STATUS_OF(out[0] = ts_mul(in[0], ctx)); }
 
-TS_TEST(tensors_from_outside_are_read_as_they_are_at_the_replay)
+TS_TEST(a_replay_reads_current_values_of_captured_tensors)
 {
     TS_SCOPE;
     double value;
@@ -362,7 +362,7 @@ static ts_status draws_from_a_seed(TRACED)
     return TS_OK;
 }
 
-TS_TEST(random_ops_of_a_replay_draw_where_the_generator_stands)
+TS_TEST(random_ops_of_a_replay_draw_from_the_current_generator_state)
 {
     TS_SCOPE;
     ts_tensor *x = numbers(1, TS_SIZES(7)), *got[2], *want[2];

@@ -32,7 +32,7 @@ static ts_graph *record(void)
 
 /* --------------------------------------------------------------------------------- text ---- */
 
-TS_TEST(the_text_has_a_line_a_call_with_shapes_and_sites)
+TS_TEST(the_text_has_one_line_per_call_with_shapes_and_sites)
 {
     TS_SCOPE;
     ts_graph *graph = record();
@@ -231,7 +231,7 @@ TS_TEST(the_json_form_parses_and_holds_everything)
     ts_graph_free(graph);
 }
 
-TS_TEST(a_stream_that_refuses_and_wrong_arguments_are_errors)
+TS_TEST(failing_streams_and_wrong_arguments_are_errors)
 {
     TS_SCOPE;
     ts_graph *graph = record();

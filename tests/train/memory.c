@@ -69,7 +69,7 @@ static void finish_step(ts_optimizer *o, ts_tensor *loss)
 
 /** _i 0: the library's allocator makes no system allocations in later steps. 1: each block comes
  *  from malloc(), and bytes in use at the end equal those at the start. */
-TS_TEST(training_neither_grows_nor_leaves_anything, .loop = 2)
+TS_TEST(training_memory_does_not_grow_and_is_all_freed, .loop = 2)
 {
     if (_i && !blocks_from_malloc())
         TS_SKIP(TOO_LATE);
@@ -170,7 +170,7 @@ static void keep_graph(kept *k, const ts_node *root)
     }
 }
 
-TS_TEST(peak_is_what_a_step_has_to_keep)
+TS_TEST(the_peak_is_the_live_bytes_of_a_step)
 {
     if (ts_alloc_system)
         TS_SKIP("the system's allocator adds bytes to each block");

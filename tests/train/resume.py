@@ -131,7 +131,7 @@ class Training(unittest.TestCase):
         self.assertTrue(read(out, "model.safetensors") == read(other, "model.safetensors"),
                         "the trained models differ")
 
-    def test_killed_and_resumed_equals_straight(self):
+    def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(self):
         self.assertEqual(len(log_of(self.straight)), STEPS + 1)
         out, status, _ = self.stopped("killed", f"checkpoints/{HALF}", signal.SIGKILL)
         self.assertEqual(status, -signal.SIGKILL)
@@ -141,7 +141,7 @@ class Training(unittest.TestCase):
         self.assertIn(f"resuming at step {HALF} ", done.stderr)
         self.assert_same_run(out)
 
-    def test_interrupted_saves_and_says_how_to_resume(self):
+    def test_an_interrupted_run_saves_and_prints_how_to_resume(self):
         # no checkpoint is due before the end, so the only one is that of the interrupt
         out, status, errors = self.stopped("interrupted", "log.csv", signal.SIGINT, save_every=1000)
         self.assertEqual(status, 130, errors)
@@ -291,7 +291,7 @@ class Training(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue(read(out, "model.safetensors") == read(self.straight, "model.safetensors"))
 
-    def test_resuming_nothing_is_an_error(self):
+    def test_resuming_without_a_run_is_an_error(self):
         out = os.path.join(self.folder, "empty")
         os.mkdir(out)
         done = self.run_to_end(out, "--resume")
@@ -330,7 +330,7 @@ class Training(unittest.TestCase):
             (shutil.rmtree if os.path.isdir(path) else os.remove)(path)
             self.refused(out, says=(out, "holds an earlier run"))
 
-    def test_overwriting_leaves_nothing_of_the_old_run(self):
+    def test_overwriting_removes_the_old_run(self):
         out = self.copied("overwritten")
         note = os.path.join(out, "my-notes.txt")
         with open(note, "w", encoding="ascii"):

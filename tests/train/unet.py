@@ -79,7 +79,7 @@ class UNet(unittest.TestCase):
             self.assertEqual(head[:8], b"\x89PNG\r\n\x1a\n")
             self.assertEqual(struct.unpack(">II", head[16:]), (8 * SIZE, 3 * SIZE))
 
-    def test_interrupted_and_resumed_equals_straight(self):
+    def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one(self):
         for turn in range(20):  # a signal that is late gets more turns
             out = os.path.join(self.folder, f"stopped{turn}")
             with subprocess.Popen(self.command(out), env=ENVIRONMENT, text=True,
