@@ -122,8 +122,8 @@ static ts_status one_hot(ts_frame *f)
 
 /* --------------------------------------------------------------------------- sums of rows ---- */
 
-/** Functor of sort_by(): keys are the indices. An index that is out of range or equal to `skip` gets
- * the key `bound`, which grouped.cuh ignores. */
+/** Functor of sort_by(): keys are the indices. An index that is out of range or equal to `skip`
+ * gets the key `bound`, which grouped.cuh ignores. */
 template <class I> struct row_key {
     indices index;
     int64_t bound, skip;

@@ -127,16 +127,16 @@ inline void line_shape::share_out(int bytes)
     beside = 1;
     while (along_src > 1 && beside < 32 && beside < count)
         beside *= 2;
-    int64_t each = n > 16 ? n : 16; /* elements of a thread */
-    int threads = 256;
-    while (threads > 64 &&
+    int64_t each = n > 16 ? n / 2 : 8; /* elements of a thread */
+    int threads = 256, least = beside == 1 ? 32 : 64;
+    while (threads > least &&
            ((int64_t)n * bytes * threads > LINE_OWN || length < threads / beside * each))
         threads /= 2;
     int64_t shortest = threads / beside * each;
     if ((int64_t)n * bytes * threads > LINE_OWN || length < shortest || length < 256)
         return;
     /* about 1,024 blocks, each with more elements to add than sums to clear and join */
-    int64_t blocks = (count + beside - 1) / beside, most = length / (4 * shortest),
+    int64_t blocks = (count + beside - 1) / beside, most = length / (2 * shortest),
             parts = blocks < 1024 ? 1024 / blocks : 1;
     parts = parts < most ? parts : most;
     parts = parts > 1 ? parts : 1;
