@@ -135,7 +135,7 @@ static __global__ void __launch_bounds__(256)
                    const wide_t<T> *__restrict__ spans, const wide_t<T> *__restrict__ spans2,
                    T *out)
 {
-    constexpr int ROWS = COLS > 1 ? 1 : 4; /* rows whose loads start together */
+    constexpr int ROWS = COLS > 1 ? 1 : 8; /* rows whose loads start together */
     int64_t i = (int64_t)blockIdx.x * blockDim.y + threadIdx.y, units = g.inner / V;
     if (i >= (first ? g.bound : g.count))
         return;
@@ -143,6 +143,16 @@ static __global__ void __launch_bounds__(256)
     int64_t begin = first ? (int64_t)first[i] : i;
     if (!first && ((int64_t)key >= g.bound || (i && s.keys[i - 1] == key)))
         return;
+    auto same = [&](int64_t q) { return q < g.count && s.keys[q] == key; };
+    int64_t end = begin, far = 1; /* end of the key's rows */
+    if (same(begin)) {
+        for (; same(end + far); far *= 2)
+            end += far;
+        for (; far; far /= 2)
+            if (same(end + far))
+                end += far;
+        end++;
+    }
     for (int64_t o = blockIdx.y; o < g.outer; o += gridDim.y)
         for (int64_t c = (int64_t)blockIdx.z * COLS * blockDim.x + threadIdx.x; c < units;
              c += (int64_t)gridDim.z * COLS * blockDim.x) {
@@ -153,23 +163,21 @@ static __global__ void __launch_bounds__(256)
             auto row = [&](I place) {
                 return x + (o * g.count + (int64_t)place) * g.inner + c * V;
             };
-            auto whole = [&](int64_t q, int step) {
-                return q % step == 0 && q + step <= g.count && s.keys[q + step - 1] == key;
-            };
-            for (int64_t q = begin; q < g.count && s.keys[q] == key;)
+            auto whole = [&](int64_t q, int step) { return q % step == 0 && q + step <= end; };
+            for (int64_t q = begin; q < end;)
                 if (!whole(q, SPAN)) {
-                    if (whole(q, ROWS)) {
+                    int64_t stop = (q / SPAN + 1) * SPAN;
+                    stop = stop < end ? stop : end;
+                    for (; q < stop; q += ROWS) {
                         I at[ROWS];
 #pragma unroll
                         for (int r = 0; r < ROWS; r++)
-                            at[r] = s.places[q + r];
+                            at[r] = s.places[q + r < stop ? q + r : q];
 #pragma unroll
                         for (int r = 0; r < ROWS; r++)
-                            sum.add(row(at[r]), units - c);
-                        q += ROWS;
-                    } else {
-                        sum.add(row(s.places[q++]), units - c);
+                            sum.add(row(at[r]), q + r < stop ? units - c : 0);
                     }
+                    q = stop;
                 } else if (!whole(q, SPAN * SPAN)) {
                     sum.add(spans + (o * (g.count / SPAN) + q / SPAN) * g.inner + c * V, units - c);
                     q += SPAN;

@@ -128,7 +128,7 @@ inline void line_shape::share_out(int bytes)
     while (along_src > 1 && beside < 32 && beside < count)
         beside *= 2;
     int64_t each = n > 16 ? n / 2 : 8; /* elements of a thread */
-    int threads = 256, least = beside == 1 ? 32 : 64;
+    int threads = 256, least = beside == 1 && count >= LINE_MANY ? 32 : 64;
     while (threads > least &&
            ((int64_t)n * bytes * threads > LINE_OWN || length < threads / beside * each))
         threads /= 2;
