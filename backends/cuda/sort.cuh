@@ -29,7 +29,7 @@ template <class I> struct sorter {
 };
 
 enum {
-    RANK_MOST = 8192,   /* pairs up to which ranks are faster than a radix sort */
+    RANK_MOST = 2048,   /* pairs up to which ranks are faster than a radix sort */
     RANK_THREADS = 256,
     RANK_ROWS = 4,      /* pairs that a warp ranks at a time */
     RANK_BLOCKS = 264   /* blocks of a launch: each reads all keys */
