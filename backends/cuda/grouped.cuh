@@ -22,7 +22,7 @@
 
 namespace ts {
 
-enum { SPAN = 32 };
+enum { SPAN = 32, GROUPED_BLOCKS = 2048 /* blocks that fill a device */ };
 
 /** Sizes: rows of x (outer, count, inner) are added to rows of the result (outer, bound, inner). A
  * row of x with a key >= bound is ignored. */
@@ -113,7 +113,8 @@ static __global__ void __launch_bounds__(256)
     bool rows = step == SPAN;
     int64_t below = rows ? g.count : g.count / (step / SPAN);
     for (int64_t o = blockIdx.y; o < g.outer; o += gridDim.y)
-        for (int64_t c = threadIdx.x; c < units; c += COLS * blockDim.x) {
+        for (int64_t c = (int64_t)blockIdx.z * COLS * blockDim.x + threadIdx.x; c < units;
+             c += (int64_t)gridDim.z * COLS * blockDim.x) {
             grouped_sum<wide_t<T>, V, COLS> sum;
 #pragma unroll 4
             for (int q = 0; q < SPAN; q++)
@@ -134,7 +135,7 @@ static __global__ void __launch_bounds__(256)
                    const wide_t<T> *__restrict__ spans, const wide_t<T> *__restrict__ spans2,
                    T *out)
 {
-    constexpr int ROWS = COLS > 1 ? 1 : 4; /* rows whose loads start together */
+    constexpr int ROWS = COLS > 1 ? 1 : 8; /* rows whose loads start together */
     int64_t i = (int64_t)blockIdx.x * blockDim.y + threadIdx.y, units = g.inner / V;
     if (i >= (first ? g.bound : g.count))
         return;
@@ -142,8 +143,19 @@ static __global__ void __launch_bounds__(256)
     int64_t begin = first ? (int64_t)first[i] : i;
     if (!first && ((int64_t)key >= g.bound || (i && s.keys[i - 1] == key)))
         return;
+    auto same = [&](int64_t q) { return q < g.count && s.keys[q] == key; };
+    int64_t end = begin, far = 1; /* end of the key's rows */
+    if (same(begin)) {
+        for (; same(end + far); far *= 2)
+            end += far;
+        for (; far; far /= 2)
+            if (same(end + far))
+                end += far;
+        end++;
+    }
     for (int64_t o = blockIdx.y; o < g.outer; o += gridDim.y)
-        for (int64_t c = threadIdx.x; c < units; c += COLS * blockDim.x) {
+        for (int64_t c = (int64_t)blockIdx.z * COLS * blockDim.x + threadIdx.x; c < units;
+             c += (int64_t)gridDim.z * COLS * blockDim.x) {
             grouped_sum<wide_t<T>, V, COLS> sum;
             T *to = out + (o * g.bound + (int64_t)key) * g.inner + c * V;
             if (!first)
@@ -151,23 +163,21 @@ static __global__ void __launch_bounds__(256)
             auto row = [&](I place) {
                 return x + (o * g.count + (int64_t)place) * g.inner + c * V;
             };
-            auto whole = [&](int64_t q, int step) {
-                return q % step == 0 && q + step <= g.count && s.keys[q + step - 1] == key;
-            };
-            for (int64_t q = begin; q < g.count && s.keys[q] == key;)
+            auto whole = [&](int64_t q, int step) { return q % step == 0 && q + step <= end; };
+            for (int64_t q = begin; q < end;)
                 if (!whole(q, SPAN)) {
-                    if (whole(q, ROWS)) {
+                    int64_t stop = (q / SPAN + 1) * SPAN;
+                    stop = stop < end ? stop : end;
+                    for (; q < stop; q += ROWS) {
                         I at[ROWS];
 #pragma unroll
                         for (int r = 0; r < ROWS; r++)
-                            at[r] = s.places[q + r];
+                            at[r] = s.places[q + r < stop ? q + r : q];
 #pragma unroll
                         for (int r = 0; r < ROWS; r++)
-                            sum.add(row(at[r]), units - c);
-                        q += ROWS;
-                    } else {
-                        sum.add(row(s.places[q++]), units - c);
+                            sum.add(row(at[r]), q + r < stop ? units - c : 0);
                     }
+                    q = stop;
                 } else if (!whole(q, SPAN * SPAN)) {
                     sum.add(spans + (o * (g.count / SPAN) + q / SPAN) * g.inner + c * V, units - c);
                     q += SPAN;
@@ -195,30 +205,38 @@ template <class T, class I> int64_t grouped_bytes(const grouping &g, bool every)
 }
 
 /**
- * Adds rows of x, (outer, count, inner), to rows of out, (outer, bound, inner), by the sorted keys.
- * The caller checks the launches by cudaPeekAtLastError().
+ * Adds rows of x, (outer, count, inner), to rows of out, (outer, bound, inner), by keys.
+ * @param key_of   functor of sort_by(): key and place of each of `count` rows
  * @param scratch  grouped_bytes() bytes, aligned to 32
  * @param every    true: writes every row of out, 0 without rows of x; false: adds to the rows of
  *                 out whose keys occur
  */
-template <class T, class I>
-void grouped_run(const grouping &g, const sorter<I> &sort, const T *x, T *out, void *scratch,
-                 bool every, cudaStream_t stream)
+template <class T, class I, class F>
+cudaError_t grouped_run(const grouping &g, sorter<I> &sort, const F &key_of, const T *x, T *out,
+                        void *scratch, bool every, cudaStream_t stream)
 {
-    sorted<I> s = {sort.keys[sort.now], sort.places[sort.now]};
     using A = wide_t<T>;
     char *behind = (char *)scratch + spans_bytes<T>(g, SPAN);
     A *spans = (A *)scratch, *spans2 = (A *)behind;
     I *first = every ? (I *)(behind + spans_bytes<T>(g, SPAN * SPAN)) : nullptr;
+    bool counted = false;
+    cudaError_t e = sort_by(sort, key_of, (uint64_t)g.bound, first, &counted, stream);
+    if (e != cudaSuccess)
+        return e;
+    sorted<I> s = {sort.keys[sort.now], sort.places[sort.now]};
     auto launch = [&]<int V, int COLS>() {
         int64_t across = (g.inner / V + COLS - 1) / COLS;
         unsigned width = 1;
         while (width < across && width < 256)
             width *= 2;
         dim3 block(width, 256 / width);
+        /* a launch with few rows also divides the columns among blocks */
         auto grid = [&](int64_t rows) {
-            return dim3((unsigned)((rows + block.y - 1) / block.y),
-                        (unsigned)(g.outer < 65535 ? g.outer : 65535));
+            int64_t blocks = (rows + block.y - 1) / block.y, pieces = (across + width - 1) / width,
+                    outer = g.outer < 65535 ? g.outer : 65535,
+                    parts = (GROUPED_BLOCKS + blocks * outer - 1) / (blocks * outer);
+            return dim3((unsigned)blocks, (unsigned)outer,
+                        (unsigned)(parts < pieces ? parts : pieces));
         };
         if (g.count >= SPAN)
             grouped_spans_kernel<T, T, V, COLS, I>
@@ -230,7 +248,7 @@ void grouped_run(const grouping &g, const sorter<I> &sort, const T *x, T *out, v
         grouped_kernel<T, V, COLS, I><<<grid(every ? g.bound : g.count), block, 0,
             stream>>>(g, s, first, x, spans, spans2, out);
     };
-    if (every)
+    if (every && !counted)
         grouped_first_kernel<I>
             <<<(unsigned)((g.bound + 255) / 256 < 65535 ? (g.bound + 255) / 256 : 65535), 256, 0,
                stream>>>(s, (I)g.count, (I)g.bound, first);
@@ -243,6 +261,7 @@ void grouped_run(const grouping &g, const sorter<I> &sort, const T *x, T *out, v
     } else {
         launch.template operator()<1, 1>();
     }
+    return cudaPeekAtLastError();
 }
 
 } // namespace ts

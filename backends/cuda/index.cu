@@ -122,27 +122,28 @@ static ts_status one_hot(ts_frame *f)
 
 /* --------------------------------------------------------------------------- sums of rows ---- */
 
-/** Sets keys to the indices. An index that is out of range or equal to `skip` gets the key `bound`,
- * which grouped.cuh ignores. */
-template <class I>
-static __global__ void row_keys_kernel(indices index, I n, int64_t bound, int64_t skip, I *keys,
-                                       I *places)
-{
-    for (I k = (I)blockIdx.x * blockDim.x + threadIdx.x; k < n; k += (I)gridDim.x * blockDim.x) {
+/** Functor of sort_by(): keys are the indices. An index that is out of range or equal to `skip`
+ * gets the key `bound`, which grouped.cuh ignores. */
+template <class I> struct row_key {
+    indices index;
+    int64_t bound, skip;
+    __device__ __forceinline__ I operator()(I k, I &place) const
+    {
         int64_t at = index.checked(k, bound);
-        keys[k] = (I)(at < 0 || at == skip ? bound : at);
-        places[k] = k;
+        place = k;
+        return (I)(at < 0 || at == skip ? bound : at);
     }
-}
+};
 
 /**
- * Adds rows of x to rows of out by sorted keys, which fill_keys(sorter, call) makes.
+ * Adds rows of x to rows of out by keys. key_of.operator()<I>(call) returns the functor of
+ * sort_by().
  * @param places  upper bound of positions
  * @param every   writes every row of out; otherwise adds to the rows of keys that occur
  */
 template <class T, class F>
 static ts_status add_grouped(ts_frame *f, const grouping &g, int64_t places, const T *x, T *out,
-                             bool every, F &&fill_keys)
+                             bool every, F &&key_of)
 {
     int64_t most = places > g.count ? places : g.count; /* an expanded x has fewer places */
     return with_numbers(most > g.bound ? most : g.bound + 1, [&]<class I>() {
@@ -156,11 +157,8 @@ static ts_status add_grouped(ts_frame *f, const grouping &g, int64_t places, con
             return ts_error_code();
         ts_status status = on_device(f, [&](const call &c) {
             sorter<I> sort(scratch + sums, g.count);
-            fill_keys(sort, c);
-            cudaError_t e = sort.run((uint64_t)g.bound, c.stream);
-            if (e == cudaSuccess)
-                grouped_run<T, I>(g, sort, x, out, scratch, every, c.stream);
-            return e == cudaSuccess ? cudaPeekAtLastError() : e;
+            return grouped_run<T, I>(g, sort, key_of.template operator()<I>(c), x, out, scratch,
+                                     every, c.stream);
         });
         ts_scratch_give(where, scratch, bytes);
         return status;
@@ -262,10 +260,8 @@ static ts_status add_rows(ts_frame *f, const grouping &g, const ts_tensor *index
                     by_key);
                 return e == cudaSuccess ? cudaPeekAtLastError() : e;
             });
-        auto keys = [&]<class I>(sorter<I> &sort, const call &c) {
-            row_keys_kernel<I><<<grid_for(g.count), 256, 0, c.stream>>>(
-                indices(f, index, c.device), (I)g.count, g.bound, skip, sort.keys[0],
-                sort.places[0]);
+        auto keys = [&]<class I>(const call &c) {
+            return row_key<I>{indices(f, index, c.device), g.bound, skip};
         };
         return add_grouped<T>(f, g, g.count, (const T *)ts_kernel_data(x), data_of<T>(f->rets[0]),
                               every, keys);
@@ -544,10 +540,8 @@ static ts_status scatter_add(ts_frame *f)
                                 lines.all ? (const T *)ts_kernel_data(self) : y, x, y);
         if constexpr (free_order<T>)
             return add_integers<T>(f, src, ts_numel(index));
-        auto keys = [&]<class I>(sorter<I> &sort, const call &c) {
-            element_keys_kernel<I><<<grid_for(ts_numel(index)), 256, 0, c.stream>>>(
-                led<I>(f, out, src, c.device), (I)ts_numel(index), (I)ts_numel(out), sort.keys[0],
-                sort.places[0]);
+        auto keys = [&]<class I>(const call &c) {
+            return element_key<I>{led<I>(f, out, src, c.device), (I)ts_numel(out)};
         };
         return add_grouped<T>(f, {1, ts_numel(index), 1, ts_numel(out)}, reach_of(src), x, y, false,
                               keys);

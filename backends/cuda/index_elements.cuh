@@ -134,17 +134,18 @@ static __global__ void add_integers_kernel(const __grid_constant__ led<I> to, I 
     }
 }
 
-/** Keys are positions in self, places are positions in src. */
-template <class I>
-static __global__ void element_keys_kernel(const __grid_constant__ led<I> to, I n, I bound,
-                                           I *keys, I *places)
-{
-    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
+/** Functor of sort_by(): keys are positions in self, places are positions in src. */
+template <class I> struct element_key {
+    led<I> to;
+    I bound; /* the key of elements whose index is out of range */
+    __device__ __forceinline__ I operator()(I i, I &position) const
+    {
         int64_t place[2];
-        keys[i] = to.at(i, place) ? (I)place[0] : bound;
-        places[i] = (I)place[1];
+        bool some = to.at(i, place);
+        position = (I)place[1];
+        return some ? (I)place[0] : bound;
     }
-}
+};
 
 } // namespace ts
 

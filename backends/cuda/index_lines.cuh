@@ -124,17 +124,19 @@ inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *sel
 
 inline void line_shape::share_out(int bytes)
 {
-    beside = along_src > 1 && count > 1 ? 32 : 1;
-    int64_t each = n > 16 ? n : 16; /* elements of a thread */
-    int threads = 256;
-    while (threads > 64 &&
+    beside = 1;
+    while (along_src > 1 && beside < 32 && beside < count)
+        beside *= 2;
+    int64_t each = n > 16 ? n / 2 : 8; /* elements of a thread */
+    int threads = 256, least = beside == 1 && count >= LINE_MANY ? 32 : 64;
+    while (threads > least &&
            ((int64_t)n * bytes * threads > LINE_OWN || length < threads / beside * each))
         threads /= 2;
     int64_t shortest = threads / beside * each;
     if ((int64_t)n * bytes * threads > LINE_OWN || length < shortest || length < 256)
         return;
     /* about 1,024 blocks, each with more elements to add than sums to clear and join */
-    int64_t blocks = (count + beside - 1) / beside, most = length / (4 * shortest),
+    int64_t blocks = (count + beside - 1) / beside, most = length / (2 * shortest),
             parts = blocks < 1024 ? 1024 / blocks : 1;
     parts = parts < most ? parts : most;
     parts = parts > 1 ? parts : 1;
@@ -312,31 +314,33 @@ __global__ void __launch_bounds__(256)
                 mine[to[r] * threads] += widen(value[r]);
     }
     __syncthreads();
-    auto give = [&](uint32_t j, A sum) {
-        int64_t place = at.self + j * l.along_self;
+    auto give = [&](uint32_t x, uint32_t j, A sum) {
+        uint32_t line = blockIdx.x * blockDim.x + x;
+        int64_t place = line_at(l, line).self + j * l.along_self;
         if (sums)
             sums[((int64_t)blockIdx.y * l.count + line) * l.n + j] = sum;
         else
             out[place] = narrow<T>(widen(self[place]) + sum);
     };
-    if (blockDim.x > 1) {
+    if (blockDim.y < 32) {
         for (uint32_t j = threadIdx.y; j < l.n && some; j += blockDim.y) {
             A sum{};
             for (uint32_t y = 0; y < blockDim.y; y++)
                 sum += all[j * threads + y * blockDim.x + threadIdx.x];
-            give(j, sum);
+            give(threadIdx.x, j, sum);
         }
         return;
     }
-    for (uint32_t j = me / 32; j < l.n; j += threads / 32) { /* a warp adds the sums of a place */
+    for (uint32_t i = me / 32; i < l.n * blockDim.x; i += threads / 32) { /* a warp adds a place */
+        uint32_t j = i / blockDim.x, x = i % blockDim.x;
         A sum{};
-        for (uint32_t y = me % 32; y < threads; y += 32)
-            sum += all[j * threads + y];
+        for (uint32_t y = me % 32; y < blockDim.y; y += 32)
+            sum += all[j * threads + y * blockDim.x + x];
 #pragma unroll
         for (int lane = 16; lane; lane /= 2)
             sum += (A)__shfl_xor_sync(0xffffffffu, sum, lane);
-        if (me % 32 == 0)
-            give(j, sum);
+        if (me % 32 == 0 && blockIdx.x * blockDim.x + x < l.count)
+            give(x, j, sum);
     }
 }
 

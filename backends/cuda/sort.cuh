@@ -28,6 +28,92 @@ template <class I> struct sorter {
     cudaError_t run(uint64_t largest, cudaStream_t stream);
 };
 
+enum {
+    RANK_MOST = 2048,   /* pairs up to which ranks are faster than a radix sort */
+    RANK_THREADS = 256,
+    RANK_ROWS = 4,      /* pairs that a warp ranks at a time */
+    RANK_BLOCKS = 264   /* blocks of a launch: each reads all keys */
+};
+
+/** The keys from pair(k, place) for k < n, as pairs of keys[k] and places[k]. */
+template <class I, class F>
+static __global__ void pairs_of_kernel(const __grid_constant__ F pair, I n, I *keys, I *places)
+{
+    for (I k = (I)blockIdx.x * blockDim.x + threadIdx.x; k < n; k += (I)gridDim.x * blockDim.x)
+        keys[k] = pair(k, places[k]);
+}
+
+/**
+ * Sorts n <= RANK_MOST pairs in one launch. Each block holds all keys in shared memory. A warp
+ * counts the keys before its pairs, which is their place in the sorted order. The last `bound`
+ * items are not pairs but the keys themselves: first[r] is the number of keys below r.
+ */
+template <class F>
+static __global__ void __launch_bounds__(RANK_THREADS)
+    rank_kernel(const __grid_constant__ F pair, uint32_t n, uint32_t bound, uint32_t *keys,
+                uint32_t *places, uint32_t *first)
+{
+    __shared__ uint32_t all[RANK_MOST];
+    uint32_t lane = threadIdx.x % 32, items = n + bound,
+             step = gridDim.x * (RANK_THREADS / 32) * RANK_ROWS;
+    for (uint32_t k = threadIdx.x; k < n; k += RANK_THREADS) {
+        uint32_t place;
+        all[k] = pair(k, place);
+    }
+    __syncthreads();
+    for (uint32_t base = (blockIdx.x * (RANK_THREADS / 32) + threadIdx.x / 32) * RANK_ROWS;
+         base < items; base += step) {
+        uint32_t mine[RANK_ROWS], before[RANK_ROWS] = {};
+#pragma unroll
+        for (int r = 0; r < RANK_ROWS; r++)
+            mine[r] = base + r < n ? all[base + r] : base + r - n;
+#pragma unroll 4
+        for (uint32_t k = lane; k < n; k += 32) {
+            uint32_t key = all[k];
+#pragma unroll
+            for (int r = 0; r < RANK_ROWS; r++) /* equal keys keep their order */
+                before[r] += key < mine[r] || (key == mine[r] && base + r < n && k < base + r);
+        }
+#pragma unroll
+        for (int r = 0; r < RANK_ROWS; r++) {
+            uint32_t rank = __reduce_add_sync(0xffffffffu, before[r]), item = base + r;
+            if (lane != (uint32_t)r)
+                continue;
+            if (item < n) {
+                keys[rank] = mine[r];
+                pair(item, places[rank]);
+            } else if (item < items) {
+                first[item - n] = rank;
+            }
+        }
+    }
+}
+
+/**
+ * Sorts the pairs (pair(k, place), place), k < s.n, whose keys are at most `largest`. The functor
+ * returns the key and sets the place. Sets *counted if first[r] has been set to the number of keys
+ * below r, for r < largest; first may be NULL.
+ */
+template <class I, class F>
+cudaError_t sort_by(sorter<I> &s, const F &pair, uint64_t largest, I *first, bool *counted,
+                    cudaStream_t stream)
+{
+    *counted = false;
+    if constexpr (sizeof(I) == 4)
+        if (s.n <= RANK_MOST) {
+            *counted = first && largest <= 2 * RANK_MOST;
+            uint32_t bound = *counted ? (uint32_t)largest : 0;
+            int64_t each = RANK_THREADS / 32 * RANK_ROWS, blocks = (s.n + bound + each - 1) / each;
+            rank_kernel<<<(unsigned)(blocks < RANK_BLOCKS ? blocks : RANK_BLOCKS), RANK_THREADS, 0,
+                          stream>>>(pair, (uint32_t)s.n, bound, s.keys[0], s.places[0], first);
+            return cudaPeekAtLastError();
+        }
+    int64_t blocks = (s.n + 255) / 256;
+    pairs_of_kernel<I><<<(unsigned)(blocks < 65535 ? blocks : 65535), 256, 0, stream>>>(
+        pair, (I)s.n, s.keys[0], s.places[0]);
+    return s.run(largest, stream);
+}
+
 } // namespace ts
 
 #endif
