@@ -7,10 +7,13 @@
 
 namespace ts {
 
-/** Calls f.operator()<DEPTH>() with the columns of the tiles for a call. */
-template <class F> static auto with_depth(const attention_call &c, F &&f)
+/** Calls f.operator()<DEPTH>() with the columns of the tiles for a call with elements of T. */
+template <class T, class F> static auto with_depth(const attention_call &c, F &&f)
 {
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth;
+    if constexpr (sizeof(T) == 4)
+        if (depth <= 32)
+            return f.template operator()<32>();
     return depth > 128  ? f.template operator()<256>()
            : depth > 64 ? f.template operator()<128>()
                         : f.template operator()<64>();
@@ -30,7 +33,7 @@ bool attention_mma_holds(const attention_call &c, bool backward)
                          : attention_mma_shape<T, 128, true>::bytes) <= c.shared;
         });
     return with_size(c, [&]<class T>() {
-        return with_depth(c, [&]<int DEPTH>() {
+        return with_depth<T>(c, [&]<int DEPTH>() {
             return attention_mma_backward_shape<T, DEPTH, true>::bytes(1) <= c.shared &&
                    attention_mma_backward_shape<T, DEPTH, false>::bytes(1) <= c.shared;
         });
@@ -41,14 +44,14 @@ bool attention_mma_holds(const attention_call &c, bool backward)
  * to store its sums. */
 int attention_mma_runs(const attention_call &c, bool keys)
 {
-    constexpr int64_t slots = 132; /* resident blocks of an H200 */
-    int64_t length = keys ? c.keys : c.rows, rows = 0, tiles = 0,
+    int64_t length = keys ? c.keys : c.rows, rows = 0, tiles = 0, slots = 132, /* of an H200 */
             heads = (int64_t)c.batches * (keys ? c.heads / c.share : c.heads);
     with_size(c, [&]<class T>() {
-        return with_depth(c, [&]<int DEPTH>() {
+        return with_depth<T>(c, [&]<int DEPTH>() {
             using K = attention_mma_backward_shape<T, DEPTH, true>;
             using Q = attention_mma_backward_shape<T, DEPTH, false>;
             rows = keys ? K::rows : Q::rows;
+            slots *= keys ? K::blocks : Q::blocks;
             tiles = attention_mma_passing(c, keys, keys ? K::wide : Q::wide);
             return true;
         });
@@ -80,7 +83,7 @@ template <class T, bool KEYS> static cudaError_t backward(attention_call c, cuda
     c.splits = c.parts ? attention_mma_runs(c, KEYS) : 1;
     int64_t heads = (int64_t)c.batches * (KEYS ? c.heads / c.share : c.heads),
             length = KEYS ? c.keys : c.rows;
-    cudaError_t e = with_depth(c, [&]<int DEPTH>() {
+    cudaError_t e = with_depth<T>(c, [&]<int DEPTH>() {
         using S = attention_mma_backward_shape<T, DEPTH, KEYS>;
         auto kernel = attention_mma_backward_kernel<T, DEPTH, KEYS, true>;
         if constexpr (DEPTH <= 128 && sizeof(T) == 2)

@@ -26,13 +26,15 @@
 namespace ts {
 
 /** Sizes of a block. `parts` warps share 16 held rows. A warp computes the scores of `own` of the
- * `wide` rows of each streamed tile. In bytes: held (a held tile), tile and pair (one and two
- * streamed tiles), slab (exchanged p or ds). */
+ * `wide` rows of each streamed tile. A multiprocessor holds `blocks` blocks. In bytes: held (a held
+ * tile), tile and pair (one and two streamed tiles), slab (exchanged p or ds). */
 template <class T, int DEPTH_, bool KEYS> struct attention_mma_backward_shape {
     static constexpr int depth = DEPTH_, parts = depth > 128 ? 2 : 1;
     static constexpr int warps = 8, threads = 32 * warps, rows = 16 * warps / parts,
-                         wide = (KEYS && depth == 128) || sizeof(T) == 4 ? 32 : 64,
+                         wide = KEYS && sizeof(T) == 4 && depth == 64 ? 16
+                                : (KEYS && depth == 128) || sizeof(T) == 4 ? 32 : 64,
                          own = sizeof(T) == 4 ? wide : wide / parts;
+    static constexpr int blocks = sizeof(T) == 4 && depth <= 64 ? 2 : 1;
     static constexpr bool meets = own < wide; /* warps exchange p and ds in shared memory */
     static constexpr int held = rows * depth * (int)sizeof(T), tile = wide * depth * (int)sizeof(T),
                          pair = 2 * tile, slab = meets ? rows * wide * 2 : 0;
@@ -50,6 +52,13 @@ inline int64_t attention_mma_passing(const attention_call &c, bool keys, int wid
     return keys ? tiles * c.share : tiles;
 }
 
+/** False only if no row first_row to end_row - 1 sees a key first_key to end_key - 1. */
+__device__ __forceinline__ bool sees_some(const attention_span &s, int first_row, int end_row,
+                                          int first_key, int end_key)
+{
+    return end_key - 1 - first_row >= s.low && first_key - (end_row - 1) <= s.high;
+}
+
 /** Address in c.parts of the f32 sums of one row in one run: dk and then dv, or dq. */
 __device__ __forceinline__ float *attention_part(const attention_call &c, bool keys, int run,
                                                  int batch, int head, int row)
@@ -63,7 +72,8 @@ __device__ __forceinline__ float *attention_part(const attention_call &c, bool k
  * the results go to c.parts instead. stages: number of pairs of streamed tiles in shared memory, 1
  * or 2. RULES: the kernel supports calls with c.rules. */
 template <class T, int DEPTH, bool KEYS, bool RULES>
-static __global__ void __launch_bounds__(256, 1)
+static __global__ void
+__launch_bounds__(256, (attention_mma_backward_shape<T, DEPTH, KEYS>::blocks))
     attention_mma_backward_kernel(const __grid_constant__ attention_call c, int stages)
 {
     using S = attention_mma_backward_shape<T, DEPTH, KEYS>;
@@ -143,13 +153,18 @@ static __global__ void __launch_bounds__(256, 1)
         int stage = i % stages, from = (begin + i % tiles) * WIDE + piece;
         attention_head rules{c, span, batch, KEYS ? first_head + i / tiles : head};
         attention_bits<OWN / 8> kept = {}, shown = {};
-        if (RULES && c.dropout) {
+        /* false if the warp's rows are past the end, or see nothing of the tile */
+        bool some = mine < held && sees_some(span, KEYS ? from - piece : first + mine,
+                                             KEYS ? from - piece + WIDE : first + mine + 16,
+                                             KEYS ? first + mine : from - piece,
+                                             KEYS ? first + mine + 16 : from - piece + WIDE);
+        if (RULES && c.dropout && some) {
             if constexpr (KEYS)
                 kept = rules.kept_of_keys<OWN / 8>(from, first + mine);
             else
                 kept = rules.kept_of_rows<OWN / 8>(first + mine, from);
         }
-        if (RULES && c.mask_type == MASK_BOOL) {
+        if (RULES && c.mask_type == MASK_BOOL && some) {
             if constexpr (KEYS)
                 shown = rules.shown_of_keys<OWN / 8>(from, first + mine);
             else
@@ -159,6 +174,13 @@ static __global__ void __launch_bounds__(256, 1)
         __syncthreads();
         if (stages > 1 && i + 1 < end)
             fetch(i + 1);
+        if (!some) {
+            if (stages == 1 && i + 1 < end) {
+                __syncthreads();
+                fetch(i + 1);
+            }
+            continue;
+        }
         tile passing1{passing + stage * S::pair}, passing2{passing1.base + S::tile};
 
         float s[1][OWN / 8][4], dp[1][OWN / 8][4];
