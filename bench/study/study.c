@@ -46,8 +46,8 @@ static const lesson lessons[] = {
     {"train", "trains a model for some steps; for TS_PROF=steps=4:8,out=DIR",
      "model\tsteps\tms_per_step", study_train, NULL, NULL, NULL, false, false, 0, 0, 0},
     {"try", "lets the profiler try its advice on a model",
-     "model\tknob\tfrom\tto\tbefore_ms\tafter_ms\tpredicted_percent\tmeasured_percent\tnoise_percent\t"
-     "ratio",
+     "model\tknob\tfrom\tto\tbefore_ms\tafter_ms\tpredicted_percent\tmeasured_percent\t"
+     "noise_percent\tratio",
      study_try, NULL, NULL, NULL, false, false, 0, 0, 0},
     {"cost", "steps and launches before, during and after a profile",
      "what\tstate\tshortest_us\tmedian_us\tover_before", study_cost, NULL, NULL, NULL, false,

@@ -339,12 +339,20 @@ static ts_status makes_and_fails(ts_frame *f)
     return ts_error_set(TS_ERR_VALUE, "seen enough");
 }
 
+/** Switches timers on or off; skips a test with timers in a build without them. */
+#define TIMERS(on)                                                                                 \
+    do {                                                                                           \
+        if ((on) && !TS_TIMERS)                                                                    \
+            TS_SKIP("built without timers");                                                       \
+        OK(ts_timers_enable(on));                                                                  \
+    } while (0)
+
 /* In the next three tests odd loops have a layer, and loops from 2 on run with timers. */
 
 TS_TEST(a_layer_or_kernel_without_a_result_is_named, .loop = 4)
 {
     ts_key key = TS_KEY_CPU;
-    OK(ts_timers_enable(_i / 2));
+    TIMERS(_i / 2);
     if (_i % 2) {
         OK(ts_register_layer("FORGETS", "", &key));
         OK(ts_layer_enable(key, true));
@@ -366,7 +374,7 @@ TS_TEST(a_layer_or_kernel_without_a_result_is_named, .loop = 4)
 TS_TEST(a_kernel_that_fails_without_a_message_is_named, .loop = 4)
 {
     ts_key key = TS_KEY_CPU;
-    OK(ts_timers_enable(_i / 2));
+    TIMERS(_i / 2);
     if (_i % 2) {
         OK(ts_register_layer("SILENT", "", &key));
         OK(ts_layer_enable(key, true));
@@ -389,7 +397,7 @@ TS_TEST(a_kernel_that_fails_without_a_message_is_named, .loop = 4)
 TS_TEST(results_of_a_call_that_fails_are_released, .loop = 2)
 {
     ts_key key;
-    OK(ts_timers_enable(_i));
+    TIMERS(_i);
     OK(ts_register_layer("ENOUGH", "", &key));
     OK(ts_register_kernel("neg", key, makes_and_fails, NULL, NULL));
     OK(ts_layer_enable(key, true));
@@ -419,7 +427,7 @@ TS_TEST(a_result_that_is_no_tensor_is_refused, .loop = 2) /* loop 1: by the slow
     OK(ts_register_layer("ODD", "", &key));
     OK(ts_register_kernel("neg", key, gives_oddly, NULL, NULL));
     OK(ts_layer_enable(key, true));
-    OK(ts_timers_enable(_i));
+    TIMERS(_i);
     ts_tensor *a = one();
     for (size_t i = 0; i < TS_COUNTOF(odd); i++) {
         odd_result = odd[i];
