@@ -18,7 +18,7 @@ static ts_tensor *drawn(ts_dtype dtype, int64_t a, int64_t b, int64_t c, int64_t
 
 static ts_tensor *leaf(ts_tensor *t) { return ts_set_requires_grad(ts_clone(t), true); }
 
-/** Largest difference of two tensors of floats; Inf if one has an element that is not finite. */
+/** Largest difference of two float tensors; infinite if an element of one is not finite. */
 static double distance(ts_tensor *a, ts_tensor *b)
 {
     TS_SCOPE;
