@@ -279,41 +279,37 @@ static TS_COLD void prepare_event(ts_timers *t)
 
 /** Like ts_timed_hop(), but adds time and work of the call to a row of the profile. The row is
  * looked up before the first stamp and the work is counted after the last, so neither is part of
- * the kernel's time. A call that a graph captures adds only its time: its launches count it. */
+ * the kernel's time; the caller's cell, which ran meanwhile, gets less by their calibrated cost. Of
+ * the cost of an event one half falls before the kernel, in c, the other after it. A call that a
+ * graph captures adds only its time: its launches count it. */
 static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
 {
     ts_tally_table *r = &t->record;
     ts_tally_row *row = ts_tally_hop(r, f);
     cell *c = TS_LIKELY(row != NULL) ? &row->cell : &t->cells[f->op * TS_KEY_COUNT + f->key];
     double flops = r->flops, bytes = r->bytes;
-    bool runs = !ts_is_captured(f->thread);
+    bool runs = !ts_is_captured(f->thread), shaped = row && f->key < 16;
     add(&c->calls, runs);
+    int64_t cost = shaped ? get(&ts_timing.record_cost) : 0, half = 0, around = -1;
     bool traced = row && atomic_load_explicit(&ts_timing.tracing, memory_order_relaxed);
-    if (traced && TS_UNLIKELY(get(&r->nevents) >= r->ready))
-        prepare_event(t);
+    if (TS_UNLIKELY(traced)) {
+        half = get(&ts_timing.trace_cost) / 2;
+        if (TS_UNLIKELY(get(&r->nevents) >= r->ready))
+            prepare_event(t);
+    }
     if (f->key < 16)
         tag(t, c);
-    cell *before = stamp(t, c);
-    int64_t around = traced ? ts_event_begin(r, f, row, get(&t->last)) : -1;
+    cell *before = stamp_with(t, c, cost + half);
+    if (TS_UNLIKELY(traced))
+        around = ts_event_begin(r, f, row, get(&t->last));
     ts_status status = kernel(f);
-    stamp(t, before);
-    if (traced)
+    stamp_with(t, before, half);
+    if (TS_UNLIKELY(traced))
         ts_event_end(r, around, status, get(&t->last));
     if (f->key < 16)
         tag(t, before);
-    if (f->key < 16 && row) {
-        int64_t cost = get(&ts_timing.record_cost);
-        if (status == TS_OK && runs)
-            ts_tally_work(r, row, f, flops, bytes);
-        add(&counted(t, before)->ticks, -cost);
-        add(&t->cells[STAMPS].ticks, cost);
-    }
-    if (traced) { /* one half before the kernel, in c, the other after it */
-        int64_t cost = get(&ts_timing.trace_cost) / 2;
-        add(&c->ticks, -cost);
-        add(&counted(t, before)->ticks, -cost);
-        add(&t->cells[STAMPS].ticks, 2 * cost);
-    }
+    if (shaped && status == TS_OK && runs)
+        ts_tally_work(r, row, f, flops, bytes);
     return status;
 }
 

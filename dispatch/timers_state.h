@@ -129,11 +129,12 @@ static inline cell *counted(ts_timers *t, cell *c)
     return TS_LIKELY(!row) ? c : &t->cells[row->op * TS_KEY_COUNT + row->key];
 }
 
-/** Makes a stamp: adds the ticks since the last stamp to the running cell and makes `next` the
- *  running cell. Returns the cell that ran before. */
-static inline cell *stamp(ts_timers *t, cell *next)
+/** Makes a stamp: adds the ticks since the last stamp to the running cell, less the cost of the
+ *  stamp and `more` ticks of the timers' own work in it, and makes `next` the running cell. Returns
+ *  the cell that ran before. */
+static inline cell *stamp_with(ts_timers *t, cell *next, int64_t more)
 {
-    int64_t now = ticks(), cost = get(&ts_timing.stamp_cost);
+    int64_t now = ticks(), cost = get(&ts_timing.stamp_cost) + more;
     cell *before = t->running;
     add(&counted(t, before)->ticks, now - get(&t->last) - cost);
     add(&t->cells[STAMPS].ticks, cost);
@@ -141,6 +142,7 @@ static inline cell *stamp(ts_timers *t, cell *next)
     t->running = next;
     return before;
 }
+static inline cell *stamp(ts_timers *t, cell *next) { return stamp_with(t, next, 0); }
 
 /** Tags the device work that this thread queues from now on with the row of `c`. */
 static inline void tag(ts_timers *t, cell *c)
