@@ -296,6 +296,20 @@ static void print_memory(const ts_profile *p, FILE *out)
     }
 }
 
+/** Names the threads of the calls. */
+static void print_threads(const ts_profile *p, FILE *out)
+{
+    for (int64_t i = 0; i < p->nevents; i++) {
+        int thread = p->events[i].thread;
+        if (i && p->events[i - 1].thread == thread) /* a thread's events follow one another */
+            continue;
+        fprintf(out,
+                ",\n{\"ph\": \"M\", \"pid\": 1, \"tid\": %d, \"name\": \"thread_name\", "
+                "\"args\": {\"name\": \"thread %d%s\"}}",
+                thread, thread, thread == p->steps_thread ? ", with the steps" : "");
+    }
+}
+
 ts_status ts_profile_write_chrome(const ts_profile *p, FILE *out)
 {
     int64_t arrows = 0;
@@ -313,6 +327,7 @@ ts_status ts_profile_write_chrome(const ts_profile *p, FILE *out)
         ts_profile_print_text(out, p->device.machine.name);
         fputs("}}", out);
     }
+    print_threads(p, out);
     double at = p->steps_begin_ns;
     for (int64_t i = 0; i < p->nsteps; i++) {
         fprintf(out,

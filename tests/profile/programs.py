@@ -103,6 +103,11 @@ class Programs(unittest.TestCase):
             if open_ends:
                 self.assertLessEqual(e["ts"] + e["dur"], open_ends[-1] + 0.0025)
             open_ends.append(e["ts"] + e["dur"])
+        threads = {e["tid"]: e["args"]["name"] for e in trace["traceEvents"]
+                   if e["name"] == "thread_name" and e["pid"] == 1}
+        self.assertEqual(threads.keys(), {e["tid"] for e in calls})
+        stepping = next(e["tid"] for e in slices if e["name"].startswith("step "))
+        self.assertEqual(threads[stepping], f"thread {stepping}, with the steps")
         for e in calls:
             self.assertAlmostEqual(sum(e["args"]["layers_ns"].values()) / 1e3, e["dur"], delta=0.01)
 
