@@ -94,8 +94,13 @@ void ts_blocks_end(ts_thread *thread)
     thread->blocks = thread->scope = NULL;
 }
 
-static TS_COLD int enter_with_more_blocks(ts_scope *scope, const char *place)
+static TS_COLD int enter_slowly(ts_scope *scope, const char *place)
 {
+    if (!scope) {
+        ts_fail_op(TS_ERR_NULL, "scope_enter", NULL, NULL,
+                   "argument 'scope': expected a scope, got NULL");
+        return 0;
+    }
     ts_thread *thread = ts_thread_self();
     *scope = (ts_scope){0}; /* if out of memory, the enclosing scope owns the temporaries */
     return grow(thread) ? ts_scope_enter(scope, place) : 0;
@@ -105,8 +110,8 @@ int ts_scope_enter(ts_scope *scope, const char *place)
 {
     ts_thread *thread = &ts_tls;
     int64_t at = innermost(thread) + (int64_t)sizeof(ts_block);
-    if (TS_UNLIKELY(at >= thread->room)) /* also true for a thread without blocks */
-        return enter_with_more_blocks(scope, place);
+    if (TS_UNLIKELY(at >= thread->room || !scope)) /* no room: also a thread without blocks */
+        return enter_slowly(scope, place);
     ts_block *b = ++thread->scope;
     b->first = NULL;
     b->serial = scope->serial = ++thread->serial;

@@ -369,7 +369,7 @@ typedef struct ts_scope {
 /**
  * Opens a scope; TS_SCOPE calls it at the start of its block. Always returns 0. If memory runs out,
  * no scope opens and the enclosing scope owns the temporaries.
- * @param scope  not NULL; this hot function does not check it
+ * @param scope  for NULL no scope opens and TS_ERR_NULL is recorded
  * @param place  "file:line" for messages, a string constant; may be NULL
  */
 TS_API int ts_scope_enter(ts_scope *scope, const char *place);

@@ -202,6 +202,22 @@ TS_TEST(a_scope_that_is_not_open_cannot_be_left)
     expect_refused(&other, "is open");
     ts_scope_leave(NULL);
     ck_assert_int_eq(ts_error_code(), TS_ERR_NULL);
+    ts_error_clear();
+}
+
+TS_TEST(without_a_handle_no_scope_opens)
+{
+    ck_assert_int_eq(ts_scope_enter(NULL, "here.c:1"), 0);
+    ck_assert_int_eq(ts_error_code(), TS_ERR_NULL);
+    ck_assert_msg(strstr(ts_error_message(), "scope_enter: argument 'scope'") != NULL, "%s",
+                  ts_error_message());
+    ts_error_clear();
+    ts_scope scope;
+    ts_scope_enter(&scope, NULL);
+    ts_tensor *x = two();
+    ck_assert_float_eq(((const float *)ts_data(x))[1], 1);
+    ts_scope_leave(&scope);
+    ck_assert_int_eq(ts_error_code(), TS_OK);
 }
 
 static void *leave_here(void *scope)
