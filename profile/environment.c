@@ -317,6 +317,10 @@ static ts_status take_folder(void)
     make_folder();
     own_folder();
     make_folder();
+    char *whole = realpath(from_environment.out, NULL); /* the program may change its folder */
+    if (whole && strlen(whole) < sizeof from_environment.out)
+        strcpy(from_environment.out, whole);
+    free(whole);
     snprintf(path, sizeof path, "%s/.tried", from_environment.out);
     TS_TRY(ts_replace_file("TS_PROF", path, print_nothing, NULL));
     unlink(path);

@@ -67,6 +67,18 @@ class Programs(unittest.TestCase):
         with open(os.path.join(self.folder, "p", "profile.json"), encoding="utf-8") as file:
             return json.load(file), done
 
+    def test_a_relative_folder_is_that_of_the_start(self):
+        os.mkdir(os.path.join(self.folder, "elsewhere"))
+        code = ("import ctypes, os, sys; tessera = ctypes.CDLL(sys.argv[1]); "
+                "os.chdir('elsewhere'); "
+                "tessera.ts_ones.restype = ctypes.c_void_p; "
+                "tessera.ts_ones((ctypes.c_int64 * 1)(3), 1, 7)")
+        library = os.path.join(os.path.dirname(MLP), "..", "libtessera.so")
+        done = self.run_program(sys.executable, "-c", code, library, setting="1,out=p")
+        if "has no timers" in done.stderr:
+            self.skipTest("built without timers")
+        self.assertTrue(os.path.exists(os.path.join(self.folder, "p", "profile.json")), done.stderr)
+
     def test_a_program_prints_its_verdict_at_its_end_beside_its_own_output(self):
         profile, done = self.profile()
         self.assertIn("profile: " + profile["verdict"], done.stderr)
@@ -204,7 +216,7 @@ class Programs(unittest.TestCase):
         self.run_program(MLP, "3", setting="1,out=shared")  # nobody writes there any more
         (other,) = set(os.listdir(os.path.join(self.folder, "shared"))) - {"profile.json"}
         self.assertRegex(other, r"^process-\d+$")
-        self.assertIn(f"wrote shared/{other}/profile.json", done.stderr)
+        self.assertIn(f"/shared/{other}/profile.json;", done.stderr)
 
     def test_ts_prof_is_not_profiled(self):
         self.profile()
