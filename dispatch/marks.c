@@ -2,51 +2,72 @@
  * @file marks.c  Scopes, steps and fused groups of a profile, and the work of graphs.
  *
  * Each change of scope is recorded as a mark: a time, a scope and a thread. Marks show what the
- * host did while a device was idle. A recording keeps the first TS_MARKS_MOST marks.
+ * host did while a device was idle. A recording keeps the first TS_MARKS_MOST marks. A thread
+ * claims a place with one addition and writes its tick last, so a reader skips unfinished marks.
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/marks.h"
 #include "core/alloc.h"
 #include "core/device.h"
 #include "core/error.h"
-#include "core/process.h"
 #include "dispatch/timers_state.h"
 
 #include <math.h>
 #include <string.h>
 
 static struct {
-    pthread_mutex_t lock;
-    ts_mark *all;
-    int64_t count, lost;
-} marks = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-void ts_marks_install(void) { ts_fork_guard(&marks.lock); }
+    _Atomic(ts_mark *) all;
+    _Atomic int64_t count; /* of all marks, also those without room */
+} marks;
 
 void ts_marks_clear(void)
 {
-    pthread_mutex_lock(&marks.lock);
-    marks.count = marks.lost = 0;
-    pthread_mutex_unlock(&marks.lock);
+    ts_mark *all = atomic_load(&marks.all);
+    int64_t lost, count = ts_marks(&lost);
+    for (int64_t i = 0; i < count; i++)
+        atomic_store(&all[i].tick, 0);
+    atomic_store(&marks.count, 0);
+}
+
+/** The array of marks; NULL if out of memory. */
+static ts_mark *marks_array(void)
+{
+    ts_mark *all = atomic_load_explicit(&marks.all, memory_order_acquire), *made;
+    if (TS_LIKELY(all != NULL) || !(made = ts_sys_calloc(TS_MARKS_MOST * sizeof *made)))
+        return all;
+    if (atomic_compare_exchange_strong(&marks.all, &all, made))
+        return made;
+    ts_sys_free(made); /* another thread was first */
+    return all;
 }
 
 void ts_mark_scope(const ts_timers *t, uint32_t scope)
 {
-    pthread_mutex_lock(&marks.lock);
-    if (!marks.all)
-        marks.all = ts_sys_alloc(TS_MARKS_MOST * sizeof *marks.all);
-    if (marks.all && marks.count < TS_MARKS_MOST)
-        marks.all[marks.count++] = (ts_mark){ticks(), scope, t->thread_id};
-    else
-        marks.lost++;
-    pthread_mutex_unlock(&marks.lock);
+    if (!atomic_load_explicit(&ts_timing.device, memory_order_relaxed))
+        return;
+    ts_mark *all = marks_array();
+    int64_t at = atomic_fetch_add_explicit(&marks.count, 1, memory_order_relaxed);
+    if (!all || at >= TS_MARKS_MOST)
+        return;
+    all[at].scope = scope;
+    all[at].thread = t->thread_id;
+    atomic_store_explicit(&all[at].tick, ticks(), memory_order_release);
 }
 
-const ts_mark *ts_marks(int64_t *count, int64_t *lost)
+int64_t ts_marks(int64_t *lost)
 {
-    *count = marks.count;
-    *lost = marks.lost;
-    return marks.all;
+    int64_t count = atomic_load(&marks.count), room = atomic_load(&marks.all) ? TS_MARKS_MOST : 0;
+    *lost = count > room ? count - room : 0;
+    return count - *lost;
+}
+
+bool ts_mark_at(int64_t i, ts_mark *mark)
+{
+    const ts_mark *m = &atomic_load(&marks.all)[i];
+    mark->tick = atomic_load_explicit(&m->tick, memory_order_acquire);
+    mark->scope = m->scope;
+    mark->thread = m->thread;
+    return mark->tick != 0;
 }
 
 /* ---------------------------------------------------------------------- scopes and steps ---- */
@@ -82,7 +103,7 @@ static void change_scope(ts_timers *t, uint32_t scope)
     const ts_tally_row *row = row_of(t, t->running);
     ts_tally_row *next = row ? ts_tally_in_scope(&t->record, row) : NULL;
     if (next) {
-        stamp(t, &next->cell);
+        stamp_with(t, &next->cell, get(&ts_timing.scope_cost));
         tag(t, &next->cell);
     }
     ts_mark_scope(t, scope);
@@ -213,6 +234,21 @@ void *ts_timer_group_enter(ts_thread *thread, const ts_group_call *calls, int co
     add_call(row, work);
     tag(t, &row->cell);
     return stamp(t, &row->cell);
+}
+
+void *ts_timer_own(ts_thread *thread)
+{
+    ts_timers *t = is_recording(thread) ? ts_timers_of(thread) : NULL;
+    return t ? stamp(t, &t->cells[STAMPS]) : NULL;
+}
+
+void ts_timer_part_enter(ts_thread *thread, void *token, const ts_graph_part *part)
+{
+    if (!token)
+        return;
+    if (part->row)
+        add_call(part->row, part->work);
+    stamp(thread->timers, part->row ? &part->row->cell : token);
 }
 
 void ts_timer_group_leave(ts_thread *thread, void *token)

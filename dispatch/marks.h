@@ -12,20 +12,21 @@ enum { TS_MARKS_MOST = 1 << 16 };
 
 /** The thread is in `scope` from `tick` on. */
 typedef struct ts_mark {
-    int64_t tick;
+    _Atomic int64_t tick; /* 0: the mark is not complete */
     uint32_t scope;
     int thread; /* ts_timers.thread_id */
 } ts_mark;
 
-/** Makes the lock of the marks safe for fork(). */
-void ts_marks_install(void);
 /** Removes all marks, when a recording begins. */
 void ts_marks_clear(void);
-/** Records that t's thread is in another scope. */
+/** Records that t's thread is in `scope` from now on. Does nothing unless a device is recorded, whose
+ *  idle time the marks explain. */
 void ts_mark_scope(const ts_timers *t, uint32_t scope);
-/** The marks of the recording, borrowed; those of each thread are in the order of time. *lost:
- *  number of marks that were not kept. */
-const ts_mark *ts_marks(int64_t *count, int64_t *lost);
+/** Number of marks of the recording; those of each thread are in the order of time. *lost: number
+ *  of marks that were not kept. */
+int64_t ts_marks(int64_t *lost);
+/** Copies mark i; false if its thread has not completed it. */
+bool ts_mark_at(int64_t i, ts_mark *mark);
 
 /** Begins a call of a fused group. Returns a token for ts_timer_group_leave(); NULL if no profile
  *  records, while the thread captures a graph, or if memory is short. */
@@ -33,11 +34,18 @@ void *ts_timer_group_enter(ts_thread *thread, const ts_group_call *calls, int co
 /** Ends the call that ts_timer_group_enter() began; a NULL token is allowed. */
 void ts_timer_group_leave(ts_thread *thread, void *token);
 
+/** From here on the thread's time is the profiler's own, until ts_timer_part_enter(). Returns a token
+ *  for it and for ts_timer_group_leave(); NULL if no profile records. */
+void *ts_timer_own(ts_thread *thread);
+
 /** The row and the work of a part of a graph. */
 typedef struct ts_graph_part {
     ts_tally_row *row; /* NULL: none */
     ts_work work;
 } ts_graph_part;
+/** Begins a call of a part that runs on the CPU; without a row, the time belongs to the row that was
+ *  active before. */
+void ts_timer_part_enter(ts_thread *thread, void *token, const ts_graph_part *part);
 /** A number that identifies the recording and the thread's scope; rows of ts_graph_row() are valid
  *  while it stays the same. 0: no profile records, or memory is short. */
 int64_t ts_graph_period(ts_thread *thread);

@@ -10,14 +10,50 @@
 
 /* ------------------------------------------------------------------------------ scopes ---- */
 
+enum { SCOPE_INDEX = 2 * TS_SCOPES_MOST };
+
+/** Names are added under the lock and never change. An entry of the index is published after its
+ *  name, so that a name is found without the lock. */
 static struct {
     pthread_mutex_t lock;
     _Atomic uint32_t count; /* scope 0 has no name */
     ts_scope_name names[TS_SCOPES_MOST];
+    _Atomic uint16_t index[SCOPE_INDEX]; /* open addressing by parent and name; 0: free */
 } scopes = {.lock = PTHREAD_MUTEX_INITIALIZER, .count = 2,
             .names = {[TS_SCOPE_REST] = {.name = "(further scopes)"}}};
 
 void ts_record_install(void) { ts_fork_guard(&scopes.lock); }
+
+/** The place in the index of the scope `name` inside of `parent`, or of the free entry for it. */
+static _Atomic uint16_t *scope_place(uint32_t parent, const char *name)
+{
+    uint32_t at = parent * 0x9e3779b1u;
+    for (const char *c = name; *c; c++)
+        at = (at ^ (unsigned char)*c) * 0x01000193u;
+    for (at ^= at >> 15;; at++) {
+        _Atomic uint16_t *place = &scopes.index[at % SCOPE_INDEX];
+        const ts_scope_name *s = &scopes.names[atomic_load_explicit(place, memory_order_acquire)];
+        if (s == scopes.names || (s->parent == parent && strcmp(s->name, name) == 0))
+            return place;
+    }
+}
+
+/** Adds a scope that has no number yet; `parent` if there are too many. */
+static TS_COLD uint32_t add_scope(uint32_t parent, const char *name)
+{
+    pthread_mutex_lock(&scopes.lock);
+    _Atomic uint16_t *place = scope_place(parent, name);
+    uint32_t found = *place, count = atomic_load_explicit(&scopes.count, memory_order_relaxed);
+    if (!found && count < TS_SCOPES_MOST) {
+        found = count;
+        scopes.names[found].parent = parent;
+        snprintf(scopes.names[found].name, sizeof scopes.names[found].name, "%s", name);
+        atomic_store_explicit(&scopes.count, count + 1, memory_order_release);
+        atomic_store_explicit(place, (uint16_t)found, memory_order_release);
+    }
+    pthread_mutex_unlock(&scopes.lock);
+    return found ? found : parent;
+}
 
 uint32_t ts_scope_named(uint32_t parent, const char *name)
 {
@@ -25,20 +61,8 @@ uint32_t ts_scope_named(uint32_t parent, const char *name)
     ts_escape_text(cut, sizeof cut, name);
     for (char *c = cut; *c; c++) /* ';' and '/' separate scopes in reports */
         *c = *c == ';' || *c == '/' ? '_' : *c;
-    pthread_mutex_lock(&scopes.lock);
-    uint32_t found = 1, count = atomic_load_explicit(&scopes.count, memory_order_relaxed);
-    while (found < count &&
-           (scopes.names[found].parent != parent || strcmp(scopes.names[found].name, cut) != 0))
-        found++;
-    if (found == count && count < TS_SCOPES_MOST) {
-        scopes.names[found].parent = parent;
-        memcpy(scopes.names[found].name, cut, sizeof cut);
-        atomic_store_explicit(&scopes.count, count + 1, memory_order_release);
-    } else if (found == count) {
-        found = parent;
-    }
-    pthread_mutex_unlock(&scopes.lock);
-    return found;
+    uint32_t found = *scope_place(parent, cut);
+    return TS_LIKELY(found) ? found : add_scope(parent, cut);
 }
 
 ts_scope_name ts_scope_get(uint32_t scope)

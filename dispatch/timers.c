@@ -484,7 +484,6 @@ void ts_timers_install(void)
 {
     ts_above.thread_ended = thread_ended;
     ts_fork_guard(&ts_timing.lock);
-    ts_marks_install();
     ts_device_times_install();
     ts_memory_log_install();
 }
@@ -627,9 +626,10 @@ void ts_timers_mark_updates(const int *ops, int n)
         atomic_store_explicit(&ts_timing.updates[ops[i]], true, memory_order_relaxed);
 }
 
-void ts_timers_record_cost(double ns, double trace_ns)
+void ts_timers_record_cost(double ns, double trace_ns, double scope_ns)
 {
     double tick = ts_timing.ns_per_tick;
+    set(&ts_timing.scope_cost, tick > 0 ? (int64_t)(scope_ns / tick) : 0);
     set(&ts_timing.record_cost, tick > 0 ? (int64_t)(ns / tick) : 0);
     set(&ts_timing.trace_cost, tick > 0 ? (int64_t)(trace_ns / tick) : 0);
 }

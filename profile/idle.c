@@ -128,24 +128,26 @@ static bool is_data(uint32_t scope)
 }
 
 /** Calls fn for each interval between two changes of scope in the thread that marks steps; without
- *  steps, in the thread of the first mark. False if fn returned false. Without a clock it does
- *  nothing. */
+ *  steps, in the thread of the first mark. If marks were lost, the intervals end at the last mark.
+ *  False if fn returned false. Without a clock it does nothing. */
 static bool each_stay(study *u, bool (*fn)(study *u, uint32_t scope, double from, double to))
 {
-    int64_t n, lost;
-    const ts_mark *m = ts_marks(&n, &lost), *last = NULL;
+    int64_t lost, n = ts_marks(&lost);
+    ts_mark m, last = {0};
     int thread = u->p->steps_thread;
     bool good = true;
+    u->p->device.lost_scopes = lost;
     for (int64_t i = 0; u->clock && i < n; i++) {
-        thread = thread < 0 ? m[i].thread : thread;
-        if (m[i].thread != thread)
+        if (!ts_mark_at(i, &m))
             continue;
-        if (last)
-            good = fn(u, last->scope, device_time(u, last->tick), device_time(u, m[i].tick)) &&
-                   good;
-        last = &m[i];
+        thread = thread < 0 ? m.thread : thread;
+        if (m.thread != thread)
+            continue;
+        if (last.tick)
+            good = fn(u, last.scope, device_time(u, last.tick), device_time(u, m.tick)) && good;
+        last = m;
     }
-    return good && (!last || fn(u, last->scope, device_time(u, last->tick), 1e300));
+    return good && (!last.tick || lost || fn(u, last.scope, device_time(u, last.tick), 1e300));
 }
 
 static bool note_data(study *u, uint32_t scope, double from, double to)

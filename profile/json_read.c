@@ -175,6 +175,8 @@ static ts_status read_device(const char *path, json_t *object, ts_device_part *d
     TS_TRY(get_count(&s, "waits", &d->waits));
     TS_TRY(get_count(&s, "allocations", &d->allocations));
     TS_TRY(get_count(&s, "late_allocations", &d->late_allocations));
+    if (json_object_get(object, "lost_scopes")) /* missing in a file of an older version */
+        TS_TRY(get_count(&s, "lost_scopes", &d->lost_scopes));
     TS_TRY(get_count(&s, "kernel_launches", &d->kernel_launches));
     TS_TRY(get_number(&s, "delay_ns", TIME, &d->delay_ns));
     TS_TRY(get_number(&s, "wait_ns", TIME, &d->wait_ns));

@@ -102,6 +102,8 @@ typedef struct ts_device_part {
     double delay_ns;         /* median time from a queuing call to the begin of its work */
     int64_t waits, allocations; /* number of host calls that wait for the device; that allocate or
                                    free device memory */
+    int64_t lost_scopes;        /* changes of scope that had no room: the idle time after the last
+                                   one with room belongs to no scope */
     int64_t late_allocations;   /* allocations after the first recorded step */
     double wait_ns;          /* host time in waits */
     char wait_row[96];       /* ts_entry.call of the row that waits longest; "": no call waits */

@@ -240,6 +240,36 @@ TS_TEST(idle_time_belongs_to_scopes_and_layers)
     ts_profile_free(p);
 }
 
+/** Changes of scope without room are counted, and the idle time after the last one with room has no
+ *  scope. */
+TS_TEST(lost_changes_of_scope_are_reported)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+    fake->real = true;
+    OK(ts_prof_start(NULL));
+    OK(ts_relu(x));
+    for (int i = 0; i < TS_MARKS_MOST; i += 2) {
+        TS_PROF_SCOPE("short");
+    }
+    ck_assert_int_eq(ts_prof_enter("last"), TS_OK);
+    usleep(50000);
+    OK(ts_relu(x));
+    ts_prof_leave();
+    fake->real = false;
+    ts_profile *p = take();
+    ck_assert_int_eq(p->device.lost_scopes, 2);
+    ck_assert_double_gt(p->device.idle_ns, 5e7);
+    for (int64_t i = 0; i < p->nexposed; i++)
+        ck_assert_msg(p->exposed[i].layer || p->exposed[i].ns < 4e7, "%s has %.0f ns",
+                      p->exposed[i].name, p->exposed[i].ns);
+    char *text = as_text(p, TS_PROFILE_TABLES);
+    ck_assert_msg(strstr(text, "INCOMPLETE: 2 changes of scope") != NULL, "%s", text);
+    free(text);
+    ts_profile_free(p);
+}
+
 /** A trace has the device's work in lanes, and an arrow from the call that queued each. */
 TS_TEST(a_trace_has_the_device_work)
 {

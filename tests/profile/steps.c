@@ -168,3 +168,42 @@ TS_TEST(compiled_steps_are_counted_once, .loop = KINDS * STAGES)
     ts_optimizer_free(s.optimizer);
     set_stage("full");
 }
+
+static ts_status chain(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    out[0] = ts_relu(ts_mul(ts_add(in[0], in[0]), in[0]));
+    return TS_STATUS_OF(out[0]);
+}
+
+/** A group on the CPU has a row with the work of its calls; its bytes are those of its argument and
+ *  its result. */
+TS_TEST(a_group_on_the_cpu_has_a_row)
+{
+    BEGIN;
+    enum { N = 1 << 18, CALLS = 4 };
+    TS_SCOPE;
+    ts_compiled *c = ts_compile(chain, NULL, NULL);
+    ts_tensor *x = ts_ones(TS_SIZES(N), TS_F32), *y = NULL;
+    for (int i = 0; i < 3; i++) /* recorded and planned */
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+    OK(ts_prof_start(NULL));
+    for (int i = 0; i < CALLS; i++) {
+        TS_SCOPE;
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+    }
+    ts_profile *p = take();
+    const ts_entry *group = NULL;
+    for (int64_t i = 0; i < p->count; i++)
+        group = strcmp(p->entries[i].op, "(fused group)") == 0 ? &p->entries[i] : group;
+    OK(group);
+    ck_assert_str_eq(group->layer, "CPU");
+    ck_assert_str_eq(group->call, "add mul relu");
+    ck_assert_int_eq(group->calls, CALLS);
+    ck_assert_double_eq(group->flops, 3.0 * CALLS * N);
+    ck_assert_double_eq(group->bytes, 2.0 * CALLS * N * sizeof(float));
+    ck_assert_double_gt(group->self_ns, 0.5 * p->wall_ns);
+    sums(p);
+    ts_profile_free(p);
+    ts_compiled_free(c);
+}
