@@ -112,9 +112,10 @@ static ts_advice fuse(const ts_profile *p)
         if (p->entries[i].kernel && can_fuse(&p->entries[i]) &&
             strcmp(p->entries[i].op, "(fused group)") != 0)
             calls += (double)p->entries[i].calls;
-    a.fires = a.gain > 0.05 && calls >= 2;
-    SAY(a, "%.0f memory-bound calls that a group can contain take %.0f%% of the time", calls,
-        150 * a.gain);
+    double each = p->nsteps ? per_step(p, calls) : calls;
+    a.fires = a.gain > 0.05 && each >= 2; /* fewer are no chain */
+    SAY(a, "%.0f memory-bound calls take %.0f%% of the time; those that read one another's results "
+        "can be one group", calls, 150 * a.gain);
     return a;
 }
 
@@ -339,6 +340,8 @@ static ts_advice recompute(const ts_profile *p)
     return a;
 }
 
+static ts_advice warm_up(const ts_profile *p);
+
 /** Has no gain: it says that most of the time is computation near the ceiling. */
 static ts_advice nothing_left(const ts_profile *p)
 {
@@ -352,7 +355,14 @@ static ts_advice nothing_left(const ts_profile *p)
         }
     }
     double reached = work > 0 ? roof / work : 0;
-    a.fires = p->shares.compute >= 0.7 && reached >= 0.8;
+    bool cheap = false; /* another rule gains something in each step */
+    for (int i = 0; i < TS_RULES; i++) {
+        ts_advice other = {0};
+        if (ts_rules[i].ask != nothing_left && ts_rules[i].ask != warm_up)
+            other = ts_rules[i].ask(p);
+        cheap = cheap || (other.fires && other.gain > 0.05);
+    }
+    a.fires = p->shares.compute >= 0.7 && reached >= 0.8 && !cheap;
     SAY(a, "%.0f%% of the time computes, at %.0f%% of the ceiling", 100 * p->shares.compute,
         100 * (reached < 1 ? reached : 1));
     return a;

@@ -217,15 +217,45 @@ static bool has_call(const ts_profile *calls, const ts_entry *e)
     return false;
 }
 
-/** Sets *gain to the share of a sample's time that a batch of `factor` times as many samples saves.
+/** Calls and work (FLOPs and bytes) of a profile's kernels. */
+static void sum_kernels(const ts_profile *p, double *calls, double *work)
+{
+    *calls = *work = 0;
+    for (int64_t i = 0; i < p->count; i++)
+        if (p->entries[i].kernel) {
+            *calls += (double)p->entries[i].calls;
+            *work += p->entries[i].flops + p->entries[i].bytes;
+        }
+}
+
+/** True if the one step of `calls` differs from the steps of p in number, work or sizes of calls. */
+static bool has_effect(const ts_profile *p, const ts_profile *calls)
+{
+    double ncalls, work, own_ncalls, own_work, n = (double)p->nsteps;
+    sum_kernels(p, &ncalls, &work);
+    sum_kernels(calls, &own_ncalls, &own_work);
+    if (fabs(ncalls - own_ncalls * n) > 0.5 || fabs(work - own_work * n) > 1e-6 * work)
+        return true;
+    for (int64_t i = 0; i < calls->count; i++)
+        if (calls->entries[i].kernel && !has_call(p, &calls->entries[i]))
+            return true;
+    return false;
+}
+
+/** Sets *gain to the share of a sample's time that k, with `factor` times as many samples, saves.
  *  Overhead, idle time and calls whose sizes do not grow shrink to 1 / factor per sample; the gain
  *  of matrix products is measured by time_product(). calls: a profile of steps with the trial
  *  value, from which only the calls' sizes are read. ns: time of a step without a profile. */
-static ts_status predict_batch(const ts_profile *p, const ts_profile *calls, double factor,
+static ts_status predict_batch(const ts_profile *p, const ts_profile *calls, const ts_knob *k,
                                double ns, double *gain)
 {
     ts_device device = ts_profile_is_of_device(p) ? ts_device_of_times() : TS_DEVICE_CPU;
+    double factor = (double)k->trial / (double)*k->value;
     double fixed = unprofiled(p, p->shares.overhead, true, ns), work = 0, products = 0;
+    if (!has_effect(p, calls))
+        ts_log_write("warning", "prof_try: knob '%s': the step makes the same calls with %lld as "
+                     "with %lld; its gain assumes that the work outside of calls grows",
+                     k->name, (long long)k->trial, (long long)*k->value);
     for (int64_t i = 0; i < p->count; i++) {
         const ts_entry *e = &p->entries[i];
         double share = ts_advice_share(p, ts_entry_time(p, e) - e->overhead_ns), before, after;
@@ -329,7 +359,6 @@ static ts_profile *profile_steps(const trial *t, int64_t steps);
 static ts_status predict(const trial *t, const ts_profile *p, ts_knob *k, double ns)
 {
     double late = ts_profile_is_of_device(p) ? unprofiled(p, ts_advice_late_host(p), true, ns) : 0;
-    double factor = *k->value ? (double)k->trial / (double)*k->value : 1;
     k->predicted = 0;
     switch (k->kind) {
     case TS_KNOB_BATCH: {
@@ -338,7 +367,7 @@ static ts_status predict(const trial *t, const ts_profile *p, ts_knob *k, double
         ts_profile *calls = profile_steps(t, 1);
         *k->value = own;
         TS_TRY(calls);
-        ts_status status = predict_batch(p, calls, factor, ns, &k->predicted);
+        ts_status status = predict_batch(p, calls, k, ns, &k->predicted);
         ts_profile_free(calls);
         return status;
     }
@@ -363,6 +392,8 @@ static const struct {
 static void conclude(const ts_knob *k, double device_ns, FILE *out)
 {
     double factor = (double)k->trial / (double)*k->value, grew = k->after_ns / k->before_ns;
+    if (isfinite(k->noise) && fabs(k->measured) <= k->noise)
+        return;
     if (k->kind == TS_KNOB_BATCH && factor >= 1.5)
         fprintf(out, "  %s: %.2f times the work takes %.2f times as long: %s\n", k->name, factor,
                 grew,

@@ -3,9 +3,9 @@
  *
  * The work of a call takes at least max(FLOPs / compute ceiling, bytes / bandwidth). An entry that
  * reaches 60 % of that rate is bound by the larger term; a slower entry is inefficient. Overhead is
- * the time of layers and of the engine, and for each call of a kernel the time of an empty call; on
- * a device, kernels that take no longer than kernels of one element. An entry that is faster than a
- * ceiling has a wrong cost or count.
+ * the time of layers and of the engine, and for each call of a kernel the time of an empty call: all
+ * of the time if the work of the call takes less; on a device, kernels that take no longer than
+ * kernels of one element. An entry that is faster than a ceiling has a wrong cost or count.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -53,13 +53,13 @@ static void judge_kernel(const ts_prof_machine *m, ts_entry *e, double ns, doubl
     }
     double compute = 1e9 * e->flops / compute_ceiling(m, e);
     double memory = 1e9 * e->bytes / ts_machine_bandwidth(m, 0);
-    bool cached = false;
-    if (memory > compute && memory > ns * 1.05) {
-        double each = e->calls ? e->bytes / (double)e->calls : e->bytes;
-        memory = 1e9 * e->bytes / ts_machine_bandwidth(m, each);
-        cached = true;
-    }
+    double each = e->calls ? e->bytes / (double)e->calls : e->bytes;
+    double near = 1e9 * e->bytes / ts_machine_bandwidth(m, each); /* in the nearest cache */
+    bool cached = memory > compute && memory > ns * 1.05;
+    memory = cached ? near : memory;
     e->roof_ns = larger(compute, memory);
+    if (larger(compute, near) < least_ns)
+        e->overhead_ns = ns;
     double work_ns = ns - e->overhead_ns, reached = e->roof_ns / larger(work_ns, 1e-9);
     if (e->roof_ns > TS_ROOF_TOLERANCE * ns)
         e->regime = TS_REGIME_ERROR;

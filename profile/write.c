@@ -195,6 +195,9 @@ static void print_device(const ts_profile *p, FILE *out)
     if (d->lost)
         fprintf(out, "INCOMPLETE: %lld kernels and copies lost or with an invalid time\n",
                 (long long)d->lost);
+    if (d->lost_scopes)
+        fprintf(out, "INCOMPLETE: %lld changes of scope had no room; later idle time has no scope\n",
+                (long long)d->lost_scopes);
 }
 
 /** Sums the times of the rows with ERROR, as a share; *worst: the one with most time, or NULL. */
@@ -257,7 +260,7 @@ static void print_trust(const ts_profile *p, FILE *out)
         if (p->entries[i].regime == TS_REGIME_ERROR)
             fprintf(out,
                     "ERROR: %s: %.0f%% of a measured ceiling: the op's cost or the ceiling is "
-                    "wrong; measure again with ts-prof calibrate\n",
+                    "wrong; measure again with ts-prof calibrate --anew\n",
                     p->entries[i].call,
                     percent(p->entries[i].roof_ns, ts_entry_time(p, &p->entries[i])));
 }

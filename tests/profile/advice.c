@@ -85,13 +85,19 @@ static ts_profile *a1(bool yes)
 static ts_profile *a1_host(bool yes)
 {
     ts_profile *p = empty(false);
-    row(p, "add", "add(a)", "f32", yes ? 2e6 : 1e5, 0.2e9)->bytes = 1;
+    row(p, "add", "add(a)", "f32", 1e5, 0.2e9)->bytes = yes ? 1 : 1.8e11; /* work: none; 90 % */
     return p;
 }
 static ts_profile *a2(bool yes)
 {
     ts_profile *p = empty(false);
-    pointwise(p, 10, yes ? 0.3e9 : 0.03e9);
+    pointwise(p, 2 * STEPS, yes ? 0.3e9 : 0.03e9);
+    return p;
+}
+static ts_profile *a2_alone(bool yes) /* one call a step is no chain */
+{
+    ts_profile *p = empty(false);
+    pointwise(p, yes ? 2 * STEPS : STEPS, 0.3e9);
     return p;
 }
 static ts_profile *a2_fills(bool yes) /* calls that no group can contain */
@@ -101,7 +107,7 @@ static ts_profile *a2_fills(bool yes) /* calls that no group can contain */
     for (int i = 0; i < TS_COUNTOF(ops); i++)
         snprintf(pointwise(p, 10, 0.1e9)->op, 48, "%s", ops[i]);
     if (yes)
-        pointwise(p, 10, 0.15e9);
+        pointwise(p, 2 * STEPS, 0.15e9);
     return p;
 }
 static ts_profile *a2_short(bool yes) /* kernels that take no longer than one of one element */
@@ -177,7 +183,7 @@ static ts_profile *a9(bool yes)
     ts_entry *e = row(p, "adamw", "adamw(a)", "f32", yes ? 1000 * STEPS : 4 * STEPS, 0.1e9);
     p->machine.call_ns = 2500;
     e->update = true;
-    e->bytes = 1e9;
+    e->bytes = 5e10;
     return p;
 }
 static ts_profile *a10(bool yes)
@@ -224,7 +230,14 @@ static ts_profile *a14(bool yes)
     ts_profile *p = empty(true);
     p->device.busy_ns = 1e9;
     p->device.idle_ns = 0;
+    p->device.machine.half_flops = p->device.machine.gemm_flops;
     product(p, "mm((8, 8) f32, (8, 8) f32)", "f32", 1e9, yes ? 0.9e12 * 1 : 0.7e12);
+    return p;
+}
+static ts_profile *a14_wide(bool yes) /* A5 advises a dtype with a higher ceiling */
+{
+    ts_profile *p = a14(true);
+    p->device.machine.half_flops *= yes ? 1 : 4;
     return p;
 }
 static ts_profile *a15(bool yes)
@@ -241,12 +254,14 @@ static const struct {
 } fixtures[] = {
     {"A1", a1, 0.4},          {"A1", a1_host, 0.2},
     {"A2", a2, 0.2},          {"A2", a2_short, 0.1}, {"A2", a2_fills, 0.1},
+    {"A2", a2_alone, 0.2},
     {"A3", a3, 0.2999},       {"A4", a4, 0.2},       {"A5", a5, 0.375},
     {"A5", a5_wide, 0.25},    {"A5", a5_wide_product, 0.45},
     {"A6", a6, 0.1},          {"A7", a7, 0.1},
     {"A8", a8, 0.2},          {"A8", a8_host, 0.2},  {"A9", a9, 0.025},
     {"A10", a10, 0.1},        {"A11", a11, 0.1},     {"A11", a11_device, 0.2},
     {"A12", a12, 0.1},        {"A13", a13, 0},       {"A14", a14, 0},
+    {"A14", a14_wide, 0},
     {"A15", a15, 0.4 / 1.4},
 };
 

@@ -53,6 +53,13 @@ static void multiply_matrices(void)
     for (int i = 0; i < 6; i++)
         ts_mm_out(out, a, b);
 }
+static void call_small(void)
+{
+    for (int i = 0; i < 5000; i++) {
+        TS_SCOPE;
+        ts_softmax(ts_mm(a, b), 1);
+    }
+}
 static void sleep_outside(void)
 {
     for (int i = 0; i < 10; i++) {
@@ -84,6 +91,8 @@ TS_TEST(planted_regimes_are_found, .timeout = 600)
     make(1, 1);
     has_verdict("overhead-bound", call_tiny);
     has_verdict("outside-bound", sleep_outside);
+    make(4, 4);
+    has_verdict("overhead-bound", call_small);
     make(4096, 2048);
     has_verdict("memory-bound", add_large);
     has_verdict("memory-bound", copy_large);
@@ -390,7 +399,7 @@ TS_TEST(too_large_costs_make_no_time_negative, .loop = 2)
     BEGIN;
     ts_tensor *a = ts_ones(TS_SIZES(1), TS_F32);
     OK(ts_prof_start(TS_OPTS(ts_prof_opts, .trace = _i)));
-    ts_timers_record_cost(1e4, 1e4);
+    ts_timers_record_cost(1e4, 1e4, 0);
     for (int i = 0; i < 4; i++) {
         for (int k = 0; k < 100; k++)
             ts_release(ts_add(a, a));
