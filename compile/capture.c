@@ -99,8 +99,8 @@ static ts_status run_uncaptured(const ts_run *r, const ts_captured *k, where w)
     return TS_OK;
 }
 
-/** True if the graph's steps must run in the order of the plan, as a profile requires, which tells
- *  their works apart by order. */
+/** True if the graph's steps must run in the order of the plan. A profile requires this, because it
+ *  identifies the device work of a step by its order. */
 static bool runs_linear(const ts_run *r, const ts_captured *k)
 {
     return !k->branches || ts_graph_period(r->thread);
@@ -357,7 +357,7 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
         ts_captured_refuse(k, l, ts_error_message());
         return TS_OK;
     }
-    if (k->calls_beside && stream != k->stream) /* calls beside the graph write the arena, which a
+    if (k->calls_beside && stream != k->stream) /* calls outside the graph write the arena, which a
                                                    replay on another stream may still use */
         TS_TRY(ts_synchronize(k->device));
     k->stream = stream;

@@ -10,7 +10,7 @@
 
 enum {
     EQUAL_CALLS = 2,   /* equal calls in a row after which a plan may be replayed */
-    MOST_SURPRISES = 4 /* unexpected calls after which the compiled function is never replayed */
+    MOST_MISMATCHES = 4 /* unexpected calls after which the compiled function is never replayed */
 };
 
 /* ------------------------------------------------------------------------------- guards ---- */
@@ -229,7 +229,7 @@ void ts_replay_expect(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
 }
 
 /** Handles a call that differed from a replay of p although p's guards held: ends the replays of p
- *  for now, or all replays of c after MOST_SURPRISES or if the call was a check (opts.verify). */
+ *  for now, or all replays of c after MOST_MISMATCHES or if the call was a check (opts.verify). */
 static void handle_mismatch(ts_compiled *c, ts_repeat *p, const char *why)
 {
     char text[sizeof c->replay_why];
@@ -238,7 +238,7 @@ static void handle_mismatch(ts_compiled *c, ts_repeat *p, const char *why)
                           : "calls differ although no guard does", why);
     p->refused |= c->verifying;
     p->agreed = 0;
-    if (c->verifying || ++c->surprises >= MOST_SURPRISES) {
+    if (c->verifying || ++c->mismatches >= MOST_MISMATCHES) {
         c->replay_over = true;
         ts_log_write("warning", "%s: no more replays: %s", c->name, text);
     }

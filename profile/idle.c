@@ -32,8 +32,8 @@ typedef struct intervals {
     int64_t count, room;
 } intervals;
 
-/** Adds an interval that ends no earlier than the last one, and unites it with those that it meets.
- *  False if out of memory. */
+/** Adds an interval that ends no earlier than the last one, and merges it with those that it
+ *  overlaps or touches. False if out of memory. */
 static bool append(intervals *l, double from, double to)
 {
     if (to <= from)

@@ -90,7 +90,7 @@ static void handle(int number, siginfo_t *info, void *unused)
             wait_for(&wake.done, PATIENCE);
         end_process(number, info);
     } else if (atomic_fetch_or(&wake.pending, bit) & bit) {
-        end_process(number, info); /* for the second time: the user does not want to wait */
+        end_process(number, info); /* a second signal: the user does not want to wait */
     } else {
         atomic_store(&wake.ending, true);
         if (sem_post(&wake.asked) != 0)

@@ -1,6 +1,6 @@
 /**
  * @file attention_promises.c  Guarantees of attention on a GPU besides values: the CPU's dropout,
- * the same bits each time, hidden pairs, copies.
+ * equal bits in each run, masked pairs, copies.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/attention.h"

@@ -1,5 +1,5 @@
 /** @file compile.c  Compiled functions on a GPU, call by call and as graphs: the bits of calls, one
- * plan, memory given back. */
+ * plan, memory returned. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/explains.h"
 #include "tests/cuda/cuda.h"
