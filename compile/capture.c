@@ -93,7 +93,7 @@ static ts_status run_step(const ts_run *r, const ts_captured *k, uint32_t step)
 static ts_status run_uncaptured(const ts_run *r, const ts_captured *k, where w)
 {
     const part *p = k->parts.data;
-    for (uint32_t s = 0; s < r->exec->nsteps && k->calls_beside; s++)
+    for (uint32_t s = 0; s < r->exec->nsteps && k->calls_outside; s++)
         if (p[s].where == w)
             TS_TRY(run_step(r, k, s));
     return TS_OK;
@@ -357,8 +357,8 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
         ts_captured_refuse(k, l, ts_error_message());
         return TS_OK;
     }
-    if (k->calls_beside && stream != k->stream) /* calls outside the graph write the arena, which a
-                                                   replay on another stream may still use */
+    /* calls outside the graph write the arena, which a replay on another stream may still use */
+    if (k->calls_outside && stream != k->stream)
         TS_TRY(ts_synchronize(k->device));
     k->stream = stream;
     TS_TRY(run_uncaptured(r, k, BEFORE));

@@ -386,7 +386,7 @@ TS_TEST(a_plan_that_cannot_be_captured_names_the_reason, MOCK)
         ck_assert(same(ts_to_device(y, TS_DEVICE_CPU), want));
     }
     ck_assert(explains(c, "no graph: to_device, called from"));
-    ck_assert(explains(c, "cpu beside tape:0, amid other calls"));
+    ck_assert(explains(c, "a call on cpu between calls on tape:0"));
     ts_compiled_free(c);
     weights a = {numbers(1, TS_SIZES(4)), numbers(2, TS_SIZES(4)), 0, false};
     c = graph_of(in_place, &a);
