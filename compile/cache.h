@@ -36,8 +36,8 @@ struct ts_compiled {
                               trial begins (small.c) */
     char replay_why[320];  /* reason why the function ran instead of a replay; "": none */
     int64_t replayed;      /* index of the plan that was replayed last */
-    int surprises;         /* calls that differed from a replay although its guards held */
-    bool replay_over,      /* no more replays: too many surprises, or a failed check */
+    int mismatches;        /* calls that differed from a replay although its guards held */
+    bool replay_over,      /* no more replays: too many mismatches, or a failed check */
         verifying;         /* the running call checks what a replay would have done */
     /* read and written without the lock */
     _Atomic bool timed;    /* a trial is running */

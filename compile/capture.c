@@ -90,17 +90,17 @@ static ts_status run_step(const ts_run *r, const ts_captured *k, uint32_t step)
 }
 
 /** Runs the steps that are not in the graph: those before it, or those after it. */
-static ts_status run_beside(const ts_run *r, const ts_captured *k, where w)
+static ts_status run_uncaptured(const ts_run *r, const ts_captured *k, where w)
 {
     const part *p = k->parts.data;
-    for (uint32_t s = 0; s < r->exec->nsteps && k->calls_beside; s++)
+    for (uint32_t s = 0; s < r->exec->nsteps && k->calls_outside; s++)
         if (p[s].where == w)
             TS_TRY(run_step(r, k, s));
     return TS_OK;
 }
 
-/** True if the graph's steps must run in the order of the plan, as a profile requires, which tells
- *  their works apart by order. */
+/** True if the graph's steps must run in the order of the plan. A profile requires this, because it
+ *  identifies the device work of a step by its order. */
 static bool runs_linear(const ts_run *r, const ts_captured *k)
 {
     return !k->branches || ts_graph_period(r->thread);
@@ -163,7 +163,7 @@ static const void *table_of(const ts_exec *e, uint32_t node)
 }
 
 /** Stores the numbers, addresses and tables of the capture. */
-static bool remember(ts_captured *k, const ts_run *r, const ts_lazy *l)
+static bool store_state(ts_captured *k, const ts_run *r, const ts_lazy *l)
 {
     bool ok = copy_words(&k->numbers, l->numbers.data, l->numbers.count) &&
               copy_words(&k->sites, l->sites.data, l->sites.count) &&
@@ -205,7 +205,7 @@ static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
         return false;
     }
     ts_status status = capture_steps(r, k, true, &step);
-    if (status == TS_OK && !remember(k, r, l))
+    if (status == TS_OK && !store_state(k, r, l))
         status = ts_error_memory("a graph", 0);
     if (status != TS_OK && !ts_captured_has_places(k, r->exec)) {
         ts_captured_release(k);
@@ -271,14 +271,14 @@ static bool take_arena(ts_run *r, ts_captured *k)
 /** Captures the steps that will change in the next run, with its expected numbers (l->ahead), while
  *  the device runs the current launch, which the changes do not affect. Returns the number of
  *  changed steps. */
-static uint32_t look_ahead(ts_run *r, ts_captured *k, const ts_lazy *l)
+static uint32_t capture_next(ts_run *r, ts_captured *k, const ts_lazy *l)
 {
     ts_lazy next = *l;
     uint32_t changed, step;
     next.numbers = *l->ahead;
     r->numbers = next.numbers.data;
     changed = find_changed(r, k, &next);
-    if (changed && (capture_steps(r, k, false, &step) != TS_OK || !remember(k, r, &next))) {
+    if (changed && (capture_steps(r, k, false, &step) != TS_OK || !store_state(k, r, &next))) {
         ts_captured_drop(k); /* part of it may have changed: the next run captures all */
         atomic_store(&k->stage, READY);
     }
@@ -357,13 +357,13 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
         ts_captured_refuse(k, l, ts_error_message());
         return TS_OK;
     }
-    if (k->calls_beside && stream != k->stream) /* calls beside the graph write the arena, which a
-                                                   replay on another stream may still use */
+    /* calls outside the graph write the arena, which a replay on another stream may still use */
+    if (k->calls_outside && stream != k->stream)
         TS_TRY(ts_synchronize(k->device));
     k->stream = stream;
-    TS_TRY(run_beside(r, k, BEFORE));
+    TS_TRY(run_uncaptured(r, k, BEFORE));
     if (!fresh && (changed = find_changed(r, k, l)) != 0)
-        fresh = capture_steps(r, k, false, &step) != TS_OK || !remember(k, r, l);
+        fresh = capture_steps(r, k, false, &step) != TS_OK || !store_state(k, r, l);
     if (fresh && !capture(r, k, l))
         return TS_OK;
     ts_device_times_scope(r->thread, "compiled"); /* the profile's scope of the graph's kernels */
@@ -376,9 +376,9 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
         return TS_OK;
     }
     *ran = true;
-    status = run_beside(r, k, AFTER);
+    status = run_uncaptured(r, k, AFTER);
     if (status == TS_OK && l->ahead)
-        changed += look_ahead(r, k, l);
+        changed += capture_next(r, k, l);
     pthread_mutex_lock(&l->compiled->lock);
     ts_compile_stats *stats = &l->compiled->stats;
     stats->captures += fresh;
@@ -405,7 +405,7 @@ static ts_status measure(ts_run *r, ts_captured *k, const ts_lazy *l)
 }
 
 /** Runs a plan without a graph, call by call; with fullgraph a refused plan is an error. */
-static ts_status run_without(const ts_run *r, const ts_captured *k, const ts_lazy *l)
+static ts_status run_eagerly(const ts_run *r, const ts_captured *k, const ts_lazy *l)
 {
     const ts_compiled *c = l->compiled;
     if (!k || atomic_load(&k->stage) != REFUSED || !c->opts.fullgraph)
@@ -423,7 +423,7 @@ ts_status ts_capture_run(ts_run *r, ts_exec *e, ts_lazy *l)
     ts_captured *k = e->captured;
     pthread_mutex_unlock(&l->compiled->lock);
     if (!k || !e->nsteps || atomic_load(&k->stage) == REFUSED || atomic_flag_test_and_set(&k->busy))
-        return run_without(r, k, l);
+        return run_eagerly(r, k, l);
     bool ran = false;
     ts_status status = TS_OK;
     if (atomic_load(&k->stage) == COLD) {
@@ -443,7 +443,7 @@ ts_status ts_capture_run(ts_run *r, ts_exec *e, ts_lazy *l)
             *r->thread->error = before;
     }
     atomic_flag_clear(&k->busy);
-    return ran || status != TS_OK ? status : run_without(r, k, l);
+    return ran || status != TS_OK ? status : run_eagerly(r, k, l);
 }
 
 void ts_captured_free(ts_captured *k)

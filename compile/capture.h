@@ -38,7 +38,7 @@ typedef struct ts_captured {
     ts_device device;
     const ts_backend *backend;
     ts_stream *stream; /* stream of the last replay */
-    bool calls_beside; /* some steps run before or after the graph */
+    bool calls_outside; /* some steps run before or after the graph */
     ts_capture *capture; /* the backend's graph; NULL: none */
     char *arena;         /* device memory of the intermediates, owned; NULL: none */
     int64_t planned, scratch; /* bytes of the arena: for storages; then, for each of `lanes`

@@ -425,8 +425,8 @@ static ts_status check_outputs(const ts_compiled *c, ts_tensor **outputs, int no
 }
 
 /** A call whose inputs and outputs may be in one array. */
-static ts_status call_apart(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
-                            ts_tensor **outputs, int noutputs, const void *site);
+static ts_status call_overlapping(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
+                                  ts_tensor **outputs, int noutputs, const void *site);
 
 static ts_status call_at(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
                          ts_tensor **outputs, int noutputs, const void *site)
@@ -437,7 +437,7 @@ static ts_status call_at(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
     TS_TRY(ts_check_list(at, "outputs", "noutputs", outputs, noutputs));
     ts_thread *thread = ts_thread_self();
     if (TS_UNLIKELY(inputs < outputs + noutputs && outputs < inputs + ninputs))
-        return call_apart(c, inputs, ninputs, outputs, noutputs, site);
+        return call_overlapping(c, inputs, ninputs, outputs, noutputs, site);
     if (noutputs)
         memset(outputs, 0, (size_t)noutputs * sizeof *outputs);
     bool inside = thread->lazy || thread->recorder ||
@@ -458,8 +458,8 @@ static ts_status call_at(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
     return check_outputs(c, outputs, noutputs, status, site, !inside);
 }
 
-static ts_status call_apart(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
-                            ts_tensor **outputs, int noutputs, const void *site)
+static ts_status call_overlapping(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
+                                  ts_tensor **outputs, int noutputs, const void *site)
 {
     size_t bytes = (size_t)ninputs * sizeof *inputs;
     ts_tensor **copies = ts_alloc(ts_thread_self(), bytes);

@@ -238,7 +238,7 @@ static void mark(const ts_rewrite *w, ts_plan_storage *storages, ts_graph_node *
 
 /** Unmarks constant calls whose values a group can compute without a load, unless another call
  *  needs these values in memory. */
-static void spare_groups(const pass *p, ts_plan_storage *storages, uint8_t *flags)
+static void unmark_grouped(const pass *p, ts_plan_storage *storages, uint8_t *flags)
 {
     ts_graph *g = p->w.graph;
     readers r = {.flags = flags};
@@ -300,7 +300,7 @@ bool ts_plan_find_constants(ts_exec *e, ts_graph *g, const ts_array *storages,
         ok = (flags = ts_alloc(ts_thread_self(), storages->count)) != NULL;
     if (flags) {
         memset(flags, 0, storages->count);
-        spare_groups(&p, storages->data, flags);
+        unmark_grouped(&p, storages->data, flags);
         ts_free(ts_thread_self(), flags, storages->count);
     }
     ok = ok && (!some || list_constants(&p));

@@ -224,7 +224,7 @@ static ts_status ready(const ts_run *r, const ts_step *s, uint32_t k, device_cal
 
 /** Runs a group, or a step with members, on its device as one kernel. TS_ERR_UNSUPPORTED if the
  *  device or a changed kernel does not allow it. */
-static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report *report)
+static ts_status run_as_kernel(const ts_run *r, const ts_step *s, ts_group_report *report)
 {
     size_t n = s->count, most = n * TS_GROUP_TENSORS;
     size_t bytes = n * (sizeof(device_call) + sizeof(ts_group_call)) +
@@ -337,7 +337,7 @@ ts_status ts_group_profile(const ts_run *r, const ts_step *s, ts_graph_part *par
 }
 
 /** Runs the calls of a group one by one, with temporary memory for values inside the group. */
-static ts_status run_apart(const ts_run *r, const ts_step *s)
+static ts_status run_one_by_one(const ts_run *r, const ts_step *s)
 {
     const ts_exec *e = r->exec;
     uint32_t opened = s == e->steps ? 0 : s[-1].opens;
@@ -418,12 +418,12 @@ static ts_status run_in_tiles(const ts_run *r, const ts_step *s)
 ts_status ts_group_run(const ts_run *r, const ts_step *s)
 {
     if (s->device.backend == TS_KEY_CPU)
-        return s->narrow || (ts_is_whole(s) && !has_pieces(r, s)) ? run_apart(r, s)
+        return s->narrow || (ts_is_whole(s) && !has_pieces(r, s)) ? run_one_by_one(r, s)
                                                                   : run_in_tiles(r, s);
     ts_group_kernel *k = &r->exec->kernels[s - r->exec->steps];
     ts_group_report report = {0};
     ts_error before = *r->thread->error;
-    ts_status status = run_at_once(r, s, &report);
+    ts_status status = run_as_kernel(r, s, &report);
     if (status == TS_OK && (atomic_load(&k->stage) != TS_KERNEL_READY || report.compile_ms > 0))
         ts_compiled_kernel(r->compiled, k, &report);
     if (status != TS_ERR_UNSUPPORTED)
@@ -431,5 +431,5 @@ ts_status ts_group_run(const ts_run *r, const ts_step *s)
     if (atomic_load(&k->stage) != TS_KERNEL_REFUSED)
         ts_compiled_refused(r->compiled, k, ts_error_message());
     *r->thread->error = before;
-    return run_apart(r, s);
+    return run_one_by_one(r, s);
 }

@@ -225,7 +225,8 @@ static void find_places(const joiner *j, candidate *c)
         }
 }
 
-/** The place that most candidates like `like` may move to; *count receives their number. */
+/** The place that most candidates with the calls of `like` may move to; *count receives their
+ *  number. */
 static uint32_t best_place(const joiner *j, uint32_t like, uint32_t *count)
 {
     uint32_t best = 0;
@@ -314,8 +315,8 @@ static void move(joiner *j, uint32_t place, const uint32_t *members, uint32_t co
             candidate_at(j, i)->step = j->to[candidate_at(j, i)->step];
 }
 
-/** Joins candidates like `like` at the place that most of them may move to. False if fewer than two
- *  can be joined. */
+/** Joins candidates with the calls of `like` at the place that most of them may move to. False if
+ *  fewer than two can be joined. */
 static bool join(joiner *j, uint32_t like)
 {
     uint32_t chosen[MOST_MEMBERS], n = 0, count, members = 0;

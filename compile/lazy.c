@@ -271,7 +271,7 @@ static ts_status record(ts_frame *f)
 /* ----------------------------------------------------------------------------- promises ---- */
 
 /** Called at the last release of a promised storage: removes it from the recording. */
-static void on_unheld(void *foreign, void *data, int64_t bytes)
+static void on_last_release(void *foreign, void *data, int64_t bytes)
 {
     (void)bytes;
     ts_lazy *l = foreign;
@@ -290,7 +290,7 @@ static void on_unheld(void *foreign, void *data, int64_t bytes)
     unlock();
 }
 
-static ts_tensor *promise(ts_frame *f, const ts_meta *m)
+static ts_tensor *new_promised(ts_frame *f, const ts_meta *m)
 {
     ts_lazy *l = f->thread->lazy;
     ts_meta counted = *m;
@@ -304,7 +304,7 @@ static ts_tensor *promise(ts_frame *f, const ts_meta *m)
         ts_error_memory("a tensor", bytes);
         return NULL;
     }
-    ts_tensor *t = ts_tensor_promise(f->thread, &counted, l->next, l, on_unheld);
+    ts_tensor *t = ts_tensor_promise(f->thread, &counted, l->next, l, on_last_release);
     if (!t)
         return NULL;
     if (!add_storage(l, t->storage, l->next, false, &at)) {
@@ -380,13 +380,13 @@ static ts_status record_halves(ts_frame *f, uint8_t want)
     ts_value args[] = {all[0], ts_value_none(), all[WEIGHT]};
     f->args = args;
     f->want = 1;
-    ts_status status = ts_enter_deferred(f, promise, record);
+    ts_status status = ts_enter_deferred(f, new_promised, record);
     if (status == TS_OK) {
         ts_value first = f->rets[0];
         args[INPUT] = all[INPUT];
         args[WEIGHT] = f->rets[0] = ts_value_none();
         f->want = want & ~1;
-        status = ts_enter_deferred(f, promise, record);
+        status = ts_enter_deferred(f, new_promised, record);
         if (status == TS_OK)
             f->rets[0] = first;
         else
@@ -405,7 +405,7 @@ static ts_status record_apart(ts_frame *f, int parts)
     uint8_t want = f->want;
     f->want = want & (parts & SUM ? BOTH : UINT8_MAX);
     ts_status status = parts & HALVES ? record_halves(f, f->want)
-                                      : ts_enter_deferred(f, promise, record);
+                                      : ts_enter_deferred(f, new_promised, record);
     f->want = want;
     if (status != TS_OK || !(parts & SUM))
         return status;
@@ -430,7 +430,7 @@ static ts_status defer(ts_frame *f)
     if (parts)
         return record_apart(f, parts);
     if (op->kind == TS_FILL)
-        return ts_enter_deferred(f, promise, record);
+        return ts_enter_deferred(f, new_promised, record);
     if (op->kind == TS_VIEW)
         return ts_enter_view(f);
     if (op->composite && !(op->flags & TS_OP_RUNTIME))

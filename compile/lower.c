@@ -59,7 +59,7 @@ static uint64_t sign_bit(const ts_emit_block *b) { return b->wide ? 1ull << 63 :
 static uint64_t all_ones(const ts_emit_block *b) { return b->wide ? UINT64_MAX : UINT32_MAX; }
 
 /** A node with two operands. */
-static int two(ts_emit_block *b, ts_emit_op op, int x, int y)
+static int binary_node(ts_emit_block *b, ts_emit_op op, int x, int y)
 {
     return ts_block_add(b, op, 0, x, y, -1);
 }
@@ -67,7 +67,7 @@ static int two(ts_emit_block *b, ts_emit_op op, int x, int y)
 /** and, or, xor of masks. */
 static int logic(ts_emit_block *b, ts_emit_op op, int x, int y)
 {
-    int node = two(b, b->machine->masks ? op : op - TS_DO_MAND + TS_DO_AND, x, y);
+    int node = binary_node(b, b->machine->masks ? op : op - TS_DO_MAND + TS_DO_AND, x, y);
     b->nodes[node].mask = true;
     return node;
 }
@@ -92,13 +92,13 @@ static int select_node(ts_emit_block *b, int mask, int x, int y)
 static int scaled(ts_emit_block *b, int x, int n)
 {
     if (b->machine->masks)
-        return two(b, TS_DO_SCALE, x, n);
+        return binary_node(b, TS_DO_SCALE, x, n);
     int bias = bits_node(b, 127), whole = ts_block_add(b, TS_DO_TOINT, 0, n, -1, -1),
         half = ts_block_add(b, TS_DO_SAR, 1, whole, -1, -1),
-        rest = two(b, TS_DO_ISUB, whole, half);
-    half = ts_block_add(b, TS_DO_SHL, 23, two(b, TS_DO_IADD, half, bias), -1, -1);
-    rest = ts_block_add(b, TS_DO_SHL, 23, two(b, TS_DO_IADD, rest, bias), -1, -1);
-    return two(b, TS_DO_MUL, two(b, TS_DO_MUL, x, half), rest);
+        rest = binary_node(b, TS_DO_ISUB, whole, half);
+    half = ts_block_add(b, TS_DO_SHL, 23, binary_node(b, TS_DO_IADD, half, bias), -1, -1);
+    rest = ts_block_add(b, TS_DO_SHL, 23, binary_node(b, TS_DO_IADD, rest, bias), -1, -1);
+    return binary_node(b, TS_DO_MUL, binary_node(b, TS_DO_MUL, x, half), rest);
 }
 
 /* ------------------------------------------------------------------------------- recipes ---- */
@@ -154,11 +154,12 @@ static int call_own(ts_emit_block *b, int which, const int *x)
     switch (which) {
     case 'n': return negated(b, x[0]);
     case 's': return select_node(b, x[0], x[1], x[2]);
-    case '-': return two(b, TS_DO_XOR, x[0], sign);
-    case 'a': return two(b, TS_DO_AND, x[0], rest);
-    case '~': return two(b, TS_DO_XOR, x[0], bits_node(b, all_ones(b)));
+    case '-': return binary_node(b, TS_DO_XOR, x[0], sign);
+    case 'a': return binary_node(b, TS_DO_AND, x[0], rest);
+    case '~': return binary_node(b, TS_DO_XOR, x[0], bits_node(b, all_ones(b)));
     case 'c':
-        return two(b, TS_DO_OR, two(b, TS_DO_AND, x[0], rest), two(b, TS_DO_AND, x[1], sign));
+        return binary_node(b, TS_DO_OR, binary_node(b, TS_DO_AND, x[0], rest),
+                           binary_node(b, TS_DO_AND, x[1], sign));
     default:
         b->failed |= b->wide;
         return scaled(b, x[0], x[1]);
@@ -168,10 +169,10 @@ static int call_own(ts_emit_block *b, int which, const int *x)
 /** A function of 8-byte integers for which only AVX-512 has an instruction. */
 static int call_wide(ts_emit_block *b, int op, const int *x)
 {
-    int more = op == TS_DO_IABS ? two(b, TS_DO_IGT, bits_node(b, 0), x[0])
-                                : two(b, TS_DO_IGT, x[0], x[1]);
+    int more = op == TS_DO_IABS ? binary_node(b, TS_DO_IGT, bits_node(b, 0), x[0])
+                                : binary_node(b, TS_DO_IGT, x[0], x[1]);
     switch (op) {
-    case TS_DO_IABS: return two(b, TS_DO_ISUB, two(b, TS_DO_XOR, x[0], more), more);
+    case TS_DO_IABS: return binary_node(b, TS_DO_ISUB, binary_node(b, TS_DO_XOR, x[0], more), more);
     case TS_DO_IMIN: return ts_block_add(b, TS_DO_SELECT, 0, more, x[1], x[0]);
     case TS_DO_IMAX: return ts_block_add(b, TS_DO_SELECT, 0, more, x[0], x[1]);
     default: b->failed = true; return 0;
@@ -302,9 +303,10 @@ static int rounded(ts_emit_block *b, int x, int dtype)
     if (dtype == TS_F16)
         return ts_block_add(b, TS_DO_FROM_F16, 0, ts_block_add(b, TS_DO_TO_F16, 0, x, -1, -1), -1,
                             -1);
-    int last = two(b, TS_DO_AND, ts_block_add(b, TS_DO_SHR, 16, x, -1, -1), bits_node(b, 1));
-    int sum = two(b, TS_DO_IADD, two(b, TS_DO_IADD, last, bits_node(b, 0x7fff)), x);
-    sum = two(b, TS_DO_AND, sum, bits_node(b, 0xffff0000));
+    int last =
+        binary_node(b, TS_DO_AND, ts_block_add(b, TS_DO_SHR, 16, x, -1, -1), bits_node(b, 1));
+    int sum = binary_node(b, TS_DO_IADD, binary_node(b, TS_DO_IADD, last, bits_node(b, 0x7fff)), x);
+    sum = binary_node(b, TS_DO_AND, sum, bits_node(b, 0xffff0000));
     int unordered = ts_block_add(b, TS_DO_COMPARE, 3, x, x, -1);
     return ts_block_add(b, TS_DO_SELECT, 0, unordered, bits_node(b, 0x7fc00000), sum);
 }
@@ -322,8 +324,8 @@ int ts_lower_load(ts_emit_block *b, int pointer, int dtype)
     if (dtype != TS_BOOL)
         return node;
     if (b->machine->masks)
-        return two(b, TS_DO_TEST, node, -1);
-    return two(b, TS_DO_IGT, node, bits_node(b, 0));
+        return binary_node(b, TS_DO_TEST, node, -1);
+    return binary_node(b, TS_DO_IGT, node, bits_node(b, 0));
 }
 
 void ts_lower_store(ts_emit_block *b, int pointer, int dtype, int node)

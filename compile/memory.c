@@ -109,7 +109,7 @@ bool ts_exec_place(const ts_exec *e, int64_t *places, int64_t begin, int64_t *en
 }
 
 /** The device whose storages need the most bytes. */
-static ts_device busiest(const ts_exec *e)
+static ts_device largest_device(const ts_exec *e)
 {
     ts_device best = TS_DEVICE_CPU;
     int64_t most = -1;
@@ -131,7 +131,7 @@ static ts_device busiest(const ts_exec *e)
 
 bool ts_exec_plan_arena(ts_exec *e)
 {
-    e->arena_device = busiest(e);
+    e->arena_device = largest_device(e);
     for (uint32_t i = 0; i < e->nstorages; i++) {
         const ts_plan_storage *s = &e->storages[i];
         e->places[i] = ts_needs_memory(s) && !s->held && s->bytes &&

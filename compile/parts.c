@@ -200,14 +200,14 @@ bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l)
             if (!is_movable(k, e, s, turn ? AFTER : BEFORE)) {
                 if (!turn)
                     continue;
-                snprintf(why, sizeof why, "%s beside %s, amid other calls",
+                snprintf(why, sizeof why, "a call on %s between calls on %s",
                          ts_device_name(e->storages[touches_of(k, &p[s])[t].storage].device),
                          ts_device_name(k->device));
                 ts_captured_refuse_step(k, r, l, s, why);
                 return true;
             }
             p[s].where = turn ? AFTER : BEFORE;
-            k->calls_beside = true;
+            k->calls_outside = true;
         }
     return true;
 }

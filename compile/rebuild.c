@@ -53,7 +53,7 @@ static bool emit(builder *b, const ts_graph_node *n)
 }
 
 /** True if the value is on a recorded storage that is chosen for recomputation. */
-static bool is_again(const builder *b, ts_id id)
+static bool is_recomputed(const builder *b, ts_id id)
 {
     uint32_t s = ts_graph_value_at(b->graph, id)->storage;
     return s < b->again->nstorages && b->again->storages[s];
@@ -96,7 +96,7 @@ static bool copy_storage(builder *b, uint32_t s, int depth);
 static bool copy_value(builder *b, ts_id *id, int depth)
 {
     uint32_t at = ts_id_index(*id), s = ts_graph_value_at(b->graph, *id)->storage;
-    if (!is_again(b, *id))
+    if (!is_recomputed(b, *id))
         return true;
     if (!copy_storage(b, s, depth))
         return false;
@@ -142,7 +142,7 @@ static bool copy_storage(builder *b, uint32_t s, int depth)
     for (int k = 0; k < call.nargs; k++) {
         if (args[k].tag != TS_TAG_TENSOR)
             continue;
-        b->stale |= !is_again(b, args[k].id) &&
+        b->stale |= !is_recomputed(b, args[k].id) &&
                     ts_plan_is_written(b->m, ts_graph_value_at(b->graph, args[k].id)->storage, from,
                                        b->now);
         if (!copy_value(b, &args[k].id, depth + 1))
@@ -189,7 +189,7 @@ static bool emit_early(builder *b, const ts_graph_node *n)
     ts_graph_node parts[2];
     ts_graph_arg args[TS_MAX_ARGS];
     if (!b->m->by_rows || !ts_plan_decompose(b->graph, n, parts, args) ||
-        !is_again(b, parts[1].rets[0]))
+        !is_recomputed(b, parts[1].rets[0]))
         return emit(b, n);
     if (!emit(b, &parts[0]) || !ts_graph_add_args(b->graph, parts[1].nargs, &parts[1].args))
         return false;
@@ -258,7 +258,7 @@ static bool split_products(builder *b, uint32_t i, uint32_t *next, bool *split)
     ts_graph_node n = *ts_graph_node_at(g, i), half[2] = {n, n};
     const ts_graph_arg *a = ts_graph_args_of(g, &n);
     *split = b->m->by_rows && n.op == TS_OP_linear_backward && !n.given && n.rets[1] &&
-             a[INPUT].tag == TS_TAG_TENSOR && is_again(b, a[INPUT].id) &&
+             a[INPUT].tag == TS_TAG_TENSOR && is_recomputed(b, a[INPUT].id) &&
              ts_graph_value_at(g, n.rets[1])->device.backend != TS_KEY_CPU;
     if (!*split)
         return true;

@@ -110,7 +110,7 @@ static void find_facts(chooser *c)
 }
 
 /** Sets *call and args to the call that recomputes storage s; false if there is none. */
-static bool remake(const chooser *c, uint32_t s, ts_graph_node *call, ts_graph_arg *args)
+static bool call_to_recompute(const chooser *c, uint32_t s, ts_graph_node *call, ts_graph_arg *args)
 {
     const fact *f = &c->facts[s];
     return f->made != UINT32_MAX && !f->several &&
@@ -126,14 +126,14 @@ static bool is_far(const chooser *c, const fact *f)
 
 /** For each storage that call i makes: updates its `need`, and passes the need on to the arguments
  *  of the call that recomputes it. */
-static void pass_need(const chooser *c, uint32_t i)
+static void propagate_need(const chooser *c, uint32_t i)
 {
     ts_graph_node call;
     ts_graph_arg args[TS_MAX_ARGS];
     const ts_graph_node *n = ts_graph_node_at(c->graph, i);
     for (int r = 0; r < n->nrets; r++) {
         uint32_t s = n->rets[r] ? ts_graph_value_at(c->graph, n->rets[r])->storage : UINT32_MAX;
-        if (s == UINT32_MAX || !remake(c, s, &call, args))
+        if (s == UINT32_MAX || !call_to_recompute(c, s, &call, args))
             continue;
         fact *f = &c->facts[s];
         if (f->late != UINT32_MAX && f->late > f->need)
@@ -155,7 +155,7 @@ static void decide(const chooser *c, uint32_t s)
     fact *f = &c->facts[s];
     int64_t bytes = 0;
     uint32_t depth = 0, chain = 0;
-    if (!f->need || f->fixed || !remake(c, s, &call, args))
+    if (!f->need || f->fixed || !call_to_recompute(c, s, &call, args))
         return;
     for (int k = 0; k < call.nargs; k++) {
         if (args[k].tag == TS_TAG_TENSORS)
@@ -197,7 +197,7 @@ static void add_vertex(chooser *c, uint32_t s)
     if (is_free(f) || f->distance == UINT32_MAX)
         return;
     f->vertex = ++c->vertices;
-    if (!f->again || !remake(c, s, &call, args))
+    if (!f->again || !call_to_recompute(c, s, &call, args))
         return;
     for (int k = 0; k < call.nargs; k++)
         if (args[k].tag == TS_TAG_TENSOR) {
@@ -232,7 +232,7 @@ static bool add_edges(const chooser *c, ts_flow *flow, uint32_t s)
         ok = ok && ts_flow_add(flow, out_of(f), SINK, TS_FLOW_UNLIMITED);
     if (!f->again)
         return ok && ts_flow_add(flow, SOURCE, in_of(f), TS_FLOW_UNLIMITED);
-    remake(c, s, &call, args);
+    call_to_recompute(c, s, &call, args);
     for (int k = 0; k < call.nargs && ok; k++) {
         if (args[k].tag != TS_TAG_TENSOR)
             continue;
@@ -244,7 +244,7 @@ static bool add_edges(const chooser *c, ts_flow *flow, uint32_t s)
 }
 
 /** Chooses the storages on the sink's side of the minimum cut that can be recomputed. */
-static bool cut(const chooser *c, ts_again *again)
+static bool choose_by_cut(const chooser *c, ts_again *again)
 {
     ts_flow flow;
     int64_t capacity;
@@ -307,10 +307,10 @@ bool ts_plan_choose(const maker *m, ts_again *again)
         again->split = c.split;
         find_facts(&c);
         for (uint32_t i = c.split; i-- > 0;)
-            pass_need(&c, i);
+            propagate_need(&c, i);
         each_made(&c, visit_decide, false);
         each_made(&c, add_vertex, true);
-        ok = !c.vertices || cut(&c, again);
+        ok = !c.vertices || choose_by_cut(&c, again);
     }
     if (c.facts)
         ts_free(ts_thread_self(), c.facts, bytes);

@@ -129,8 +129,8 @@ static void place_copy(scan *s, int i, int copy, const int8_t *loaded, bool tail
         release(s, has_mask_register(s, n), r.to);
 }
 
-/** Writes the nodes for `copies` vectors of each operand, which take turns: the instructions of one
- *  vector depend on each other. kept: registers of numbers, as bits. */
+/** Writes the nodes for `copies` vectors of each operand, interleaved, because the instructions of
+ *  one vector depend on each other. kept: registers of numbers, as bits. */
 static void place_nodes(scan *s, uint32_t kept, int copies, bool tail)
 {
     s->used = kept;

@@ -10,7 +10,7 @@
 
 enum {
     EQUAL_CALLS = 2,   /* equal calls in a row after which a plan may be replayed */
-    MOST_SURPRISES = 4 /* unexpected calls after which the compiled function is never replayed */
+    MOST_MISMATCHES = 4 /* unexpected calls after which the compiled function is never replayed */
 };
 
 /* ------------------------------------------------------------------------------- guards ---- */
@@ -202,7 +202,7 @@ bool ts_replay_is_granted(const ts_exec *e)
     return p && !p->refused && p->agreed >= EQUAL_CALLS;
 }
 
-static void say(ts_compiled *c, const char *why)
+static void log_cause(ts_compiled *c, const char *why)
 {
     if (strcmp(c->replay_why, why) != 0 && ts_log_on("compile"))
         ts_log_write("compile", "%s: the function runs on each call: %s", c->name, why);
@@ -229,8 +229,8 @@ void ts_replay_expect(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
 }
 
 /** Handles a call that differed from a replay of p although p's guards held: ends the replays of p
- *  for now, or all replays of c after MOST_SURPRISES or if the call was a check (opts.verify). */
-static void surprise(ts_compiled *c, ts_repeat *p, const char *why)
+ *  for now, or all replays of c after MOST_MISMATCHES or if the call was a check (opts.verify). */
+static void handle_mismatch(ts_compiled *c, ts_repeat *p, const char *why)
 {
     char text[sizeof c->replay_why];
     snprintf(text, sizeof text, "%s: %.200s",
@@ -238,15 +238,15 @@ static void surprise(ts_compiled *c, ts_repeat *p, const char *why)
                           : "calls differ although no guard does", why);
     p->refused |= c->verifying;
     p->agreed = 0;
-    if (c->verifying || ++c->surprises >= MOST_SURPRISES) {
+    if (c->verifying || ++c->mismatches >= MOST_MISMATCHES) {
         c->replay_over = true;
         ts_log_write("warning", "%s: no more replays: %s", c->name, text);
     }
-    say(c, text);
+    log_cause(c, text);
 }
 
-/** Calls surprise() for each plan whose guards held but whose replay would have differed from the
- *  call, which used plan e. equal: the call equals e's summary. */
+/** Calls handle_mismatch() for each plan whose guards held but whose replay would have differed
+ *  from the call, which used plan e. equal: the call equals e's summary. */
 static void judge(ts_compiled *c, const ts_exec *e, bool equal, const char *why)
 {
     for (int64_t i = 0; i < c->nplans; i++) {
@@ -254,9 +254,9 @@ static void judge(ts_compiled *c, const ts_exec *e, bool equal, const char *why)
         if (!p || !p->matched || p->busy)
             continue;
         if (c->plans[i] != e)
-            surprise(c, p, c->cause[0] ? c->cause : "other calls");
+            handle_mismatch(c, p, c->cause[0] ? c->cause : "other calls");
         else if (!equal && ts_replay_is_granted(e))
-            surprise(c, p, why);
+            handle_mismatch(c, p, why);
     }
 }
 
@@ -280,7 +280,7 @@ ts_status ts_replay_learn(const ts_lazy *l, ts_exec *e, ts_repeat *call, ts_stat
             c->plans[i]->replay->matched = false;
     c->verifying = false;
     if (why[0] && !c->replay_over)
-        say(c, why);
+        log_cause(c, why);
     bool never = !call || c->replay_over || (before && before->refused);
     if (never || busy || status != TS_OK) {
         ts_replay_free(call);
@@ -367,8 +367,8 @@ static ts_status prepare(ts_repeat *p, const ts_exec *e, ts_thread *thread,
 }
 
 /** Writes the function's effects: versions, outputs, gradients, variables. */
-static void leave_state(const ts_repeat *p, const ts_exec *e, ts_tensor *const *inputs,
-                        ts_tensor **outputs, ts_thread *thread)
+static void write_effects(const ts_repeat *p, const ts_exec *e, ts_tensor *const *inputs,
+                          ts_tensor **outputs, ts_thread *thread)
 {
     ts_tensor **made = p->made.data, **results = made + p->leaves.count;
     for (uint32_t i = 0; i < e->nrecorded; i++) {
@@ -403,7 +403,7 @@ static void leave_state(const ts_repeat *p, const ts_exec *e, ts_tensor *const *
     }
 }
 
-/** Releases the handles and storages of a run that leave_state() did not hand out. */
+/** Releases the handles and storages of a run that write_effects() did not hand out. */
 static void clean_up(const ts_repeat *p, const ts_exec *e)
 {
     ts_tensor **made = p->made.data;
@@ -430,7 +430,7 @@ static ts_status run(ts_compiled *c, ts_exec *e, ts_tensor *const *inputs, ts_te
         thread->rng.offset += p->drawn;
         status = ts_exec_run(e, &l);
         if (status == TS_OK)
-            leave_state(p, e, inputs, outputs, thread);
+            write_effects(p, e, inputs, outputs, thread);
         else
             undo_counts(p);
     }
@@ -506,7 +506,7 @@ static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *
         return e;
     }
     if (why)
-        say(c, why);
+        log_cause(c, why);
     return NULL;
 }
 

@@ -98,7 +98,7 @@ bool ts_rewrite_begin(ts_rewrite *w, ts_graph *g, const ts_array *storages,
 
 void ts_rewrite_pass(ts_rewrite *w, uint32_t i) { each_write(w, i, note_write); }
 
-static void note_looked_for(ts_rewrite *w, uint32_t node, uint32_t storage, bool made)
+static void note_write_to(ts_rewrite *w, uint32_t node, uint32_t storage, bool made)
 {
     (void)node, (void)made;
     w->found |= storage == w->looked_for;
@@ -108,7 +108,7 @@ bool ts_rewrite_is_written(ts_rewrite *w, uint32_t storage, uint32_t from, uint3
     w->looked_for = storage;
     w->found = false;
     for (uint32_t i = from; i < until && !w->found; i++)
-        each_write(w, i, note_looked_for);
+        each_write(w, i, note_write_to);
     return w->found;
 }
 

@@ -24,7 +24,7 @@ static ts_tensor *handle_of(const ts_run *r, const ts_graph_value *v)
 }
 
 /** ts_storage.release of a storage in the arena: frees nothing, because the arena owns it. */
-static void leave_in_arena(void *foreign, void *data, int64_t bytes)
+static void release_nothing(void *foreign, void *data, int64_t bytes)
 {
     (void)foreign, (void)data, (void)bytes;
 }
@@ -43,7 +43,7 @@ static ts_storage *new_storage(const ts_run *r, uint32_t i)
     if (made && placed) {
         made->bytes = s->bytes;
         made->data = r->arena + r->places[i];
-        made->release = leave_in_arena;
+        made->release = release_nothing;
     }
     return made;
 }
@@ -195,7 +195,7 @@ static uint32_t call_of(const ts_exec *e, const ts_step *s, bool last)
 }
 
 /** Ends a run in which step k has failed with `status`, as ts_exec_steps() describes. */
-static ts_status run_earlier(const ts_run *r, uint32_t k, ts_status status)
+static ts_status fail_at_step(const ts_run *r, uint32_t k, ts_status status)
 {
     const ts_exec *e = r->exec;
     *r->failed = call_of(e, &e->steps[k], false);
@@ -227,7 +227,7 @@ ts_status ts_exec_steps(const ts_run *r)
             TS_TRY(ts_exec_open(r, e->opens[opened++]));
         ts_status status = run_step(r, s);
         if (TS_UNLIKELY(status != TS_OK))
-            return run_earlier(r, k, status);
+            return fail_at_step(r, k, status);
         while (closed < s->closes)
             ts_exec_close(r, e->closes[closed++]);
     }

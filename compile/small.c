@@ -40,7 +40,7 @@ void ts_small_set(ts_exec *e)
 }
 
 /** Lets more calls run without a recording, each time twice as many. */
-static void leave_out(ts_compiled *c, int64_t eager)
+static void skip_recordings(ts_compiled *c, int64_t eager)
 {
     c->small_gap = c->small_gap ? ts_min64(2 * c->small_gap, SMALL_MOST) : SMALL_AGAIN;
     atomic_store(&c->eager_end, eager + c->small_gap);
@@ -48,7 +48,7 @@ static void leave_out(ts_compiled *c, int64_t eager)
 
 /** Continues the trial of a plan that ran c->same times in a row: times TRIAL recorded calls, then
  *  TRIAL calls without a recording, and compares the fastest of both. */
-static void try_both(ts_compiled *c, int64_t eager)
+static void time_both(ts_compiled *c, int64_t eager)
 {
     int64_t turn = c->same - c->trial;
     if (turn == 0) {
@@ -63,7 +63,7 @@ static void try_both(ts_compiled *c, int64_t eager)
         atomic_store(&c->timed, false);
         c->trial = c->same + (slower ? 1 : SMALL_MOST);
         if (slower)
-            leave_out(c, eager);
+            skip_recordings(c, eager);
         else
             atomic_store(&c->eager_end, c->small_gap = 0);
     }
@@ -84,9 +84,9 @@ void ts_small_recorded(ts_compiled *c, const ts_exec *e)
     c->same++;
     if (c->small >= SMALL_FIRST) {
         if (eager >= atomic_load(&c->eager_end))
-            leave_out(c, eager);
+            skip_recordings(c, eager);
     } else if (e && e->tried && c->same >= c->trial) {
-        try_both(c, eager);
+        time_both(c, eager);
     } else {
         atomic_store(&c->eager_end, c->small_gap = 0);
     }

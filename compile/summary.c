@@ -322,7 +322,7 @@ static bool is_number(const ts_graph_arg *a)
 }
 
 /** Marks two numbers as the generator's seed and offset if the seed is the one before the call. */
-static void draw_at(ts_repeat *p, const uint64_t *numbers, uint32_t seed, uint32_t offset)
+static void set_rng_rules(ts_repeat *p, const uint64_t *numbers, uint32_t seed, uint32_t offset)
 {
     ts_number_rule *rules = p->rules.data;
     if (numbers[seed] != p->rng.seed)
@@ -354,12 +354,12 @@ static bool add_numbers(ts_repeat *p, const ts_lazy *l, const ts_exec *e)
         for (int k = 0; k + 1 < node->nargs; k++) /* seed and offset of an earlier draw */
             if (is_number(&a[k]) && is_number(&a[k + 1]) && a[k].tag == TS_TAG_INT &&
                 a[k + 1].tag == TS_TAG_INT && numbers[a[k + 1].at] - n->rng.offset < p->drawn)
-                draw_at(p, numbers, a[k].at, a[k + 1].at);
+                set_rng_rules(p, numbers, a[k].at, a[k + 1].at);
         if (!(node->flags & TS_NODE_RANDOM))
             continue;
         uint32_t at = (uint32_t)node->rng.offset;
         rules[at] = rules[at + 1] = (ts_number_rule){.node = i, .arg = UINT8_MAX};
-        draw_at(p, numbers, at, at + 1);
+        set_rng_rules(p, numbers, at, at + 1);
     }
     for (uint32_t i = 0; i < n->cells.count; i++) {
         const ts_cell *c = AT(n->cells, ts_cell, i);

@@ -208,7 +208,7 @@ static bool is_code(const tiles *w) { return w->code && w->code->whole; }
 
 /** Chooses the split dim and the size of tiles, so that a tile's values fit the first-level cache
  *  and rows stay whole. */
-static void cut(tiles *w)
+static void choose_tiles(tiles *w)
 {
     int64_t item = 1, values = w->nbuffers, inner = 1, n;
     for (uint32_t i = 0; i < w->nvalues; i++) {
@@ -513,7 +513,7 @@ static tiles *make(const ts_run *r, const ts_step *s)
         lay_out(w);
         emit(w);
         assign_buffers(w);
-        cut(w);
+        choose_tiles(w);
         w->grain = WORK / (w->ncalls * ts_max64(s->numel / (w->outer * w->along), 1)) + 1;
     }
     ts_tiles_free(most);
@@ -522,7 +522,7 @@ static tiles *make(const ts_run *r, const ts_step *s)
 
 /** Takes the kept state of a group and updates its addresses, call sites and numbers for this run.
  *  NULL if no state is kept, or if it does not fit this run and is freed. */
-static tiles *renew(const ts_run *r, const ts_step *s)
+static tiles *reuse_state(const ts_run *r, const ts_step *s)
 {
     const ts_exec *e = r->exec;
     tiles *w = atomic_exchange(&e->tiles[s - e->steps], NULL);
@@ -582,7 +582,7 @@ static bool join_pieces(tiles *w)
 
 /** Runs all tiles in this thread and keeps the state for the next run; frees it on failure, or if
  *  another thread has kept one. */
-static bool run_alone(tiles *w)
+static bool run_serial(tiles *w)
 {
     char room[KEPT_BUFFERS + 64], *buffers = room;
     bool large = w->nbuffers * w->buffer > KEPT_BUFFERS, ok = true;
@@ -606,7 +606,7 @@ static bool run_alone(tiles *w)
 }
 
 /** Divides the tiles between threads, and frees the state. */
-static bool run_divided(tiles *w)
+static bool run_parallel(tiles *w)
 {
     ts_thread *thread = w->run->thread;
     w->worker = (w->nvalues * sizeof(tile_value) + w->ncalls * sizeof(tile_call) + 128 +
@@ -634,7 +634,7 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s)
 {
     TS_PLAIN_FLOATS;
     uint64_t numbers[TS_EMIT_NUMBERS];
-    tiles *w = renew(r, s);
+    tiles *w = reuse_state(r, s);
     if (!w && !(w = make(r, s)))
         return ts_error_code();
     if (w->code)
@@ -651,7 +651,7 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s)
         return ts_error_memory("a fused group", (int64_t)parts);
     }
     unsigned before = r->thread->error->count;
-    bool ok = w->nworkers > 1 ? run_divided(w) : run_alone(w);
+    bool ok = w->nworkers > 1 ? run_parallel(w) : run_serial(w);
     if (room)
         ts_free(r->thread, room, parts);
     if (ok)

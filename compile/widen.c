@@ -25,8 +25,9 @@ typedef struct pass {
     const uint64_t *numbers;
     widened *values;   /* per value */
     uint32_t *written; /* per storage: the last call so far that writes it, + 1 */
-    ts_tensor *headers;             /* scratch of ask(): one header per tensor argument */
-    ts_tensor **registers, **lists; /* scratch of ask(): ts_run.registers and ts_run.lists */
+    /* scratch of widened_arguments() */
+    ts_tensor *headers;             /* one per tensor argument */
+    ts_tensor **registers, **lists; /* ts_run.registers and ts_run.lists */
 } pass;
 
 static const ts_graph_value *value_at(const pass *p, uint32_t i)
@@ -60,7 +61,7 @@ static uint32_t half_of(const pass *p, uint32_t value)
     return w->from - 1;
 }
 
-/** Fills the next header of ask() for a value, over one of its two storages. */
+/** Fills the next header of widened_arguments() for a value, over one of its two storages. */
 static ts_tensor *header_for(const pass *p, uint32_t value, uint32_t *headers, ts_storage *places)
 {
     ts_tensor *t = &p->headers[(*headers)++];
@@ -72,7 +73,7 @@ static ts_tensor *header_for(const pass *p, uint32_t value, uint32_t *headers, t
 
 /** Runs the shape rule of a call with halves in its lists. Returns ts_plan.widens, or 0 if the rule
  *  fails. */
-static uint16_t ask(const pass *p, const ts_graph_node *n)
+static uint16_t widened_arguments(const pass *p, const ts_graph_node *n)
 {
     const ts_graph *g = p->graph;
     const ts_graph_arg *a = ts_graph_args_of(g, n);
@@ -132,7 +133,7 @@ static void pass_halves(const pass *p, const ts_graph_node *n)
     if (!some || n->nrets > TS_MAX_RETS || !table->info->infer ||
         (table->info->flags & TS_OP_RUNTIME))
         return;
-    uint16_t lists = ask(p, n);
+    uint16_t lists = widened_arguments(p, n);
     for (int i = 0; i < n->nargs; i++)
         for (uint32_t k = 0; (lists >> i & 1) && a[i].tag == TS_TAG_TENSORS && k < a[i].count;
              k++) {

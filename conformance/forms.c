@@ -55,7 +55,7 @@ static void form_out(ts_case c, ts_tensor *const *fresh, ts_layout layout)
         if (!c.s->undefined && !tensor_equal(rets[i].t, fresh[i]))
             sample_differs(&c, i, "is not what the new form gives");
         else if (tensor_spilled(rets[i].t, base[i]))
-            sample_failed(&c, "elements beside result %d changed", i);
+            sample_failed(&c, "elements outside result %d changed", i);
         else if (ts_version(rets[i].t) == version[i])
             sample_failed(&c, "the version of result %d did not change", i);
         else

@@ -574,7 +574,7 @@ const char *made_intact(const ts_made *m)
             if (ts_version(x->t) == x->version)
                 return "the version of a written argument did not change";
             if (tensor_spilled(x->t, x->base))
-                return "elements beside a written argument changed";
+                return "elements outside a written argument changed";
             continue;
         }
         if (ts_version(x->t) != x->version)

@@ -59,7 +59,7 @@ static ts_status calibrate(ts_timers *t, const char *function)
     moment from = moment_now(), to;
     for (int i = 0; nanoseconds() - from.ns < 5000000; i++)
         if (i == READINGS)
-            return ts_error_set(TS_ERR_STATE, "%s: the monotonic clock stands still", function);
+            return ts_error_set(TS_ERR_STATE, "%s: the monotonic clock does not advance", function);
     to = moment_now();
     cell *outside = t->running = &t->cells[OUTSIDE];
     int64_t best = INT64_MAX;

@@ -433,7 +433,7 @@ static ts_status go(run *r)
             (long)ts_module_num_parameters(r->state.model), ts_device_name(r->device), why,
             ts_num_threads());
     if (ts_timers_enable(true) != TS_OK)
-        ts_error_print(); // a build without timers trains all the same
+        ts_error_print(); // a build without timers trains without them
     ts_status status = train(r, log, progress);
     ts_progress_end(progress), ts_progress_free(progress);
     if (ts_csv_close(log) != TS_OK && status == TS_OK)

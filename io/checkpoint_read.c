@@ -331,7 +331,7 @@ ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint)
         status = try_folder(op, root, &list.folders[i], &report, &found);
     }
     if (status == TS_OK && tried && !found)
-        status = ts_fail_op(TS_ERR_FORMAT, op, NULL, "move them away to start anew",
+        status = ts_fail_op(TS_ERR_FORMAT, op, NULL, "move them away to start a new run",
                             "'%s': expected a checkpoint that verifies, got %lld that do not:\n%s",
                             root, (long long)tried, report);
     if (status == TS_OK && found) {

@@ -430,6 +430,7 @@ ts_status ts_loader_next(ts_loader *loader, ts_batch *batch)
     return TS_OK;
 }
 
+const ts_nn_source *ts_nn_loader_source(const ts_loader *l) { return l ? &l->source : NULL; }
 int64_t ts_loader_batches(const ts_loader *l) { return l ? l->batches : 0; }
 int64_t ts_loader_tokens(const ts_loader *l) { return l ? l->source.tokens : 0; }
 ts_loader_state ts_loader_get_state(const ts_loader *l)

@@ -131,6 +131,8 @@ ts_tensor *ts_nn_batch_memory(const ts_nn_draw *d, const int64_t *sizes, int ndi
 typedef struct ts_nn_source {
     void *payload;   /* owned; freed by close() */
     char *path;      /* file of tokens; NULL: a dataset. Freed with the loader */
+    int64_t bytes;   /* length of that file */
+    uint64_t hash;   /* of its first MiB */
     int64_t samples; /* samples per epoch */
     int64_t tokens;  /* tokens in the range; for a dataset, samples in the range */
     int nfields;     /* tensors of a batch */
@@ -143,5 +145,7 @@ ts_status ts_nn_check_loader(ts_check_place at, const ts_loader_opts *o);
 /** Makes a loader and starts its threads. Takes ownership of the source, which it closes on
  *  failure. NULL with an error. */
 ts_loader *ts_nn_loader_new(const ts_loader_opts *o, const ts_nn_source *source);
+/** The source of a loader, borrowed; NULL for NULL. */
+const ts_nn_source *ts_nn_loader_source(const ts_loader *l);
 
 #endif

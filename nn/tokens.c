@@ -34,15 +34,14 @@ static int64_t start_of(const tokens *t, const ts_nn_draw *d, int64_t w)
 }
 
 /**
- * Reads T + 1 tokens of the file from token `from` on. The file is not mapped, because another
+ * Reads `bytes` bytes of the file from position `at` on. The file is not mapped, because another
  * process may truncate it, and an access to a mapping beyond the end of the file raises SIGBUS.
  */
-static ts_status read_window(const tokens *t, int64_t from, char *window)
+static ts_status read_bytes(const tokens *t, int64_t at, int64_t bytes, char *data)
 {
-    int64_t item = item_size(t->dtype), bytes = (t->length + 1) * item, done = 0;
+    int64_t done = 0;
     while (done < bytes) {
-        ssize_t n =
-            pread(t->fd, window + done, (size_t)(bytes - done), (off_t)(from * item + done));
+        ssize_t n = pread(t->fd, data + done, (size_t)(bytes - done), (off_t)(at + done));
         if (n == 0)
             return ts_error_set(TS_ERR_IO, "loader: '%s' has become shorter since it was opened",
                                 t->path);
@@ -50,6 +49,23 @@ static ts_status read_window(const tokens *t, int64_t from, char *window)
             return ts_error_set(TS_ERR_IO, "loader: cannot read '%s': %s", t->path,
                                 strerror(errno));
         done += n > 0 ? n : 0;
+    }
+    return TS_OK;
+}
+
+/** Hash of the first MiB of a file of `bytes` bytes. */
+static ts_status hash_head(const tokens *t, int64_t bytes, uint64_t *hash)
+{
+    enum { HEAD = 1 << 20, WORDS = 1024 };
+    uint64_t words[WORDS];
+    int64_t end = bytes < HEAD ? bytes : HEAD, n;
+    *hash = 0;
+    for (int64_t at = 0; at < end; at += n) {
+        n = end - at < (int64_t)sizeof words ? end - at : (int64_t)sizeof words;
+        memset(words, 0, sizeof words);
+        TS_TRY(read_bytes(t, at, n, (char *)words));
+        for (int64_t i = 0; i < (n + 7) / 8; i++)
+            *hash = ts_nn_mix(*hash ^ words[i]);
     }
     return TS_OK;
 }
@@ -69,16 +85,17 @@ static int64_t token(const tokens *t, const char *window, int64_t k)
 static ts_status make_batch(const void *payload, const ts_nn_draw *d, ts_tensor **fields)
 {
     const tokens *t = payload;
-    int64_t length = t->length, sizes[] = {d->n, length};
-    ts_tensor *window = ts_empty_on(TS_SIZES((length + 1) * item_size(t->dtype)), TS_U8,
-                                    TS_DEVICE_CPU);
+    int64_t length = t->length, sizes[] = {d->n, length}, item = item_size(t->dtype),
+            window_bytes = (length + 1) * item;
+    ts_tensor *window = ts_empty_on(TS_SIZES(window_bytes), TS_U8, TS_DEVICE_CPU);
     TS_TRY(window);
     for (int f = 0; f < 2; f++)
         TS_TRY(fields[f] = ts_nn_batch_memory(d, sizes, 2, TS_I64));
     int64_t *x = ts_data_mut(fields[0]), *y = ts_data_mut(fields[1]);
     char *bytes = ts_data_mut(window);
     for (int64_t i = 0; i < d->n; i++, x += length, y += length) {
-        TS_TRY(read_window(t, t->first + start_of(t, d, ts_nn_drawn(d, i)), bytes));
+        int64_t first = t->first + start_of(t, d, ts_nn_drawn(d, i));
+        TS_TRY(read_bytes(t, first * item, window_bytes, bytes));
         for (int64_t k = 0; k < length; k++) {
             x[k] = token(t, bytes, k);
             y[k] = token(t, bytes, k + 1);
@@ -87,7 +104,8 @@ static ts_status make_batch(const void *payload, const ts_nn_draw *d, ts_tensor 
     return TS_OK;
 }
 
-static ts_status open_file(tokens *t, const ts_loader_opts *o, int64_t *samples)
+/** Opens the file; sets its range in *t, and samples, bytes and hash of *source. */
+static ts_status open_file(tokens *t, const ts_loader_opts *o, ts_nn_source *source)
 {
     struct stat info;
     TS_TRY(ts_open_file("loader", t->path, O_RDONLY, &t->fd));
@@ -99,14 +117,15 @@ static ts_status open_file(tokens *t, const ts_loader_opts *o, int64_t *samples)
     int64_t windows = (t->tokens - 1) / t->length;
     if (!o->in_order && windows > o->batch)
         windows--;
-    *samples = t->tokens > 0 ? windows / o->batch * o->batch : 0;
-    if (*samples < 1)
+    source->samples = t->tokens > 0 ? windows / o->batch * o->batch : 0;
+    if (source->samples < 1)
         return ts_error_set_hint(
             TS_ERR_SHAPE, "use a larger file, a smaller batch or shorter sequences",
             "loader: '%s' has %lld tokens in the range; a batch of %lld x %lld needs %lld", t->path,
             (long long)t->tokens, (long long)o->batch, (long long)o->length,
             (long long)(o->batch * o->length + 1));
-    return TS_OK;
+    source->bytes = info.st_size;
+    return hash_head(t, info.st_size, &source->hash);
 }
 
 static void close_file(void *payload)
@@ -146,7 +165,7 @@ ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
     *t = (tokens){.fd = -1, .dtype = o.dtype, .length = o.length};
     ts_nn_source source = {.payload = t, .nfields = 2, .make = make_batch, .close = close_file};
     t->path = source.path = ts_nn_copy_text(path, "the path of a loader");
-    if (!t->path || open_file(t, &o, &source.samples) != TS_OK) {
+    if (!t->path || open_file(t, &o, &source) != TS_OK) {
         close_file(t);
         free(source.path);
         return NULL;

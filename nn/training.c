@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { SCALER_NUMBERS = 16 };
+enum { SCALER_NUMBERS = 16, MOST_PATH = 1024 };
 
 /* -------------------------------------------------------------------------------- numbers ---- */
 
@@ -23,12 +23,33 @@ static json_t *pack_numbers(const ts_named_number *list, int64_t n)
     return numbers;
 }
 
+/** The position of a loader and, if it reads a file of tokens, that file; NULL out of memory. */
+static json_t *pack_loader(const ts_loader *l)
+{
+    ts_loader_state at = ts_loader_get_state(l);
+    const ts_nn_source *source = ts_nn_loader_source(l);
+    json_t *root =
+        json_pack("{s:I, s:I}", "epoch", (json_int_t)at.epoch, "index", (json_int_t)at.index);
+    if (!root || !source || !source->path)
+        return root;
+    char path[MOST_PATH], hash[24];
+    snprintf(hash, sizeof hash, "%llu", (unsigned long long)source->hash);
+    json_t *file = json_pack("{s:s, s:I, s:s}", "file",
+                             ts_escape_text(path, sizeof path, source->path), "bytes",
+                             (json_int_t)source->bytes, "hash", hash);
+    if (!file || json_object_update(root, file) != 0) {
+        json_decref(root);
+        root = NULL;
+    }
+    json_decref(file);
+    return root;
+}
+
 /** The run's numbers as JSON text, which the caller frees with free(); NULL out of memory. Doubles
  * are written with 17 digits. */
 static char *describe(const ts_training *t)
 {
     ts_rng_state rng = ts_rng_get_state();
-    ts_loader_state at = ts_loader_get_state(t->loader);
     /* unsigned 64-bit words are stored as strings, because JSON integers here are signed */
     char seed[24], offset[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)rng.seed);
@@ -41,14 +62,15 @@ static char *describe(const ts_training *t)
     free(list);
     json_t *scaling =
         pack_numbers(scaler, ts_grad_scaler_numbers(t->scaler, scaler, SCALER_NUMBERS));
-    if (!numbers || !scaling) {
+    json_t *loader = pack_loader(t->loader);
+    if (!numbers || !scaling || !loader) {
         json_decref(numbers);
         json_decref(scaling);
+        json_decref(loader);
         return NULL;
     }
-    json_t *root = json_pack("{s:{s:I, s:I}, s:{s:s, s:s}, s:o, s:o}", "loader", "epoch",
-                             (json_int_t)at.epoch, "index", (json_int_t)at.index, "rng", "seed",
-                             seed, "offset", offset, "optimizer", numbers, "scaler", scaling);
+    json_t *root = json_pack("{s:o, s:{s:s, s:s}, s:o, s:o}", "loader", loader, "rng", "seed", seed,
+                             "offset", offset, "optimizer", numbers, "scaler", scaling);
     if (root && t->run && json_object_set_new(root, "run", json_integer(ts_run_id(t->run))) != 0) {
         json_decref(root);
         root = NULL;
@@ -220,12 +242,42 @@ static ts_status check_run(const ts_training *t, const ts_checkpoint *c)
         ts_checkpoint_path(c), (long long)ts_run_id(t->run), (long long)id.i);
 }
 
+/** Error if the loader reads another file of tokens than that of the checkpoint. A file with the
+ *  same contents may have another path. */
+static ts_status check_data(const ts_training *t, const ts_checkpoint *c)
+{
+    const ts_nn_source *own = ts_nn_loader_source(t->loader);
+    char saved[MOST_PATH], path[MOST_PATH];
+    ts_scalar bytes;
+    uint64_t hash;
+    if (!own || !own->path)
+        return TS_OK;
+    ts_status status = number_at(c, "loader", "bytes", &bytes);
+    if (status == TS_ERR_INDEX) { /* the saved loader had no file of tokens */
+        ts_error_clear();
+        return TS_OK;
+    }
+    TS_TRY(status);
+    TS_TRY(word_at(c, "loader", "hash", &hash));
+    TS_TRY(ts_checkpoint_text(c, (const char *[]){"loader", "file"}, 2, saved, sizeof saved));
+    if (as_double(bytes) == (double)own->bytes && hash == own->hash)
+        return TS_OK;
+    ts_escape_text(path, sizeof path, own->path);
+    return ts_error_set_hint(
+        TS_ERR_STATE, "resume with the data of the saved run, or start a new run",
+        "training_resume: expected the data of the saved run, %.0f bytes of '%.400s', got other "
+        "data, %lld bytes of '%.400s' (checkpoint '%s')",
+        as_double(bytes), saved, (long long)own->bytes, path, ts_checkpoint_path(c));
+}
+
 static ts_status load_checkpoint(ts_training *t, const ts_checkpoint *c)
 {
     TS_SCOPE;
     ts_named_tensors model = {0}, state = {0}, ema = {0};
     before b = {0};
     ts_status status = check_run(t, c);
+    if (status == TS_OK)
+        status = check_data(t, c);
     if (status == TS_OK)
         status = read_section(c, "model", &model);
     if (status == TS_OK && t->optimizer)

@@ -115,7 +115,7 @@ static ts_status check_packed(ts_frame *f, const places *at)
         (uint64_t)most->ints[1] > INT32_MAX) {
         return ts_fail_arg(
             f, at->max_seqlens, TS_ERR_VALUE,
-            "expected two numbers from 0 to 2147483647 beside argument 'cu_seqlens', got %s",
+            "expected two numbers from 0 to 2147483647 with argument 'cu_seqlens', got %s",
             most->tag == TS_TAG_NONE ? "none" : TS_LIST_TEXT(most->ints, most->count));
     }
     for (int i = 0; i < 2; i++) {
@@ -130,7 +130,7 @@ static ts_status check_packed(ts_frame *f, const places *at)
     }
     if (f->args[at->first].t->sizes[0] != 1)
         return ts_fail_arg(f, at->first, TS_ERR_SHAPE,
-                           "expected sizes (1, heads, tokens, depth) beside argument 'cu_seqlens', "
+                           "expected sizes (1, heads, tokens, depth) with argument 'cu_seqlens', "
                            "got %lld batches",
                            (long long)f->args[at->first].t->sizes[0]);
     return TS_OK;
@@ -455,12 +455,12 @@ static bool box_options(ts_value *args, boxes *b, const ts_attention_opts *o, co
     if (!o->window && (o->window_left || o->window_right)) {
         ts_fail_op(
             TS_ERR_VALUE, op, site, NULL,
-            "argument 'window': expected true beside window_left or window_right, got false");
+            "argument 'window': expected true with window_left or window_right, got false");
         return false;
     }
     if (!packed && (o->max_seqlen_q || o->max_seqlen_k)) {
         ts_fail_op(TS_ERR_VALUE, op, site, NULL,
-                   "argument 'cu_seqlens': expected two tensors beside max_seqlen_q or "
+                   "argument 'cu_seqlens': expected two tensors with max_seqlen_q or "
                    "max_seqlen_k, got none");
         return false;
     }

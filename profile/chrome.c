@@ -2,10 +2,10 @@
  * @file chrome.c  Writes a trace in the Trace Event JSON of Perfetto and chrome://tracing.
  *
  * A call is a complete event ("X") with its layers as arguments; a step encloses the calls of the
- * thread that marked it. Device work is in a process of its own, in as many lanes as run at once.
- * Arrows ("s", "f") lead from a call to its device work, and from a forward call to the first call
- * of its backward rule. Counters ("C") show memory. Times are in microseconds with three decimals,
- * since the start of the first thread.
+ * thread that marked it. Device work is in a separate process; operations that overlap in time are
+ * in different lanes. Arrows ("s", "f") lead from a call to its device work, and from a forward
+ * call to the first call of its backward rule. Counters ("C") show memory. Times are in
+ * microseconds with three decimals, since the start of the first thread.
  */
 // SPDX-License-Identifier: MIT
 #include "core/alloc.h"

@@ -18,11 +18,11 @@ typedef struct pair {
     double calls[2], ns[2];
 } pair;
 
-static double change(const pair *p) { return p->ns[1] - p->ns[0]; }
+static double difference(const pair *p) { return p->ns[1] - p->ns[0]; }
 
 static int by_change(const void *a, const void *b)
 {
-    double x = fabs(change(a)), y = fabs(change(b));
+    double x = fabs(difference(a)), y = fabs(difference(b));
     return (x < y) - (x > y);
 }
 
@@ -84,7 +84,7 @@ ts_status ts_profile_compare(const ts_profile *before, const ts_profile *after, 
     for (int64_t i = 0; i < count && i < MOST; i++)
         fprintf(out, "%-34.34s %-10.10s %8.1f %8.1f %11.4f %11.4f %+11.4f\n", all[i].op,
                 all[i].layer, all[i].calls[0], all[i].calls[1], all[i].ns[0] / 1e6,
-                all[i].ns[1] / 1e6, change(&all[i]) / 1e6);
+                all[i].ns[1] / 1e6, difference(&all[i]) / 1e6);
     if (count > MOST)
         fprintf(out, "(%lld more)\n", (long long)(count - MOST));
     ts_profile_compare_advice(before, after, out);

@@ -51,7 +51,7 @@ static ts_status print_chrome(FILE *out, void *ctx)
 
 /** Writes a file of the profile. cycle: its number in a schedule, which has a folder per cycle; 0:
  *  no schedule. Adds a line about it to `out`, unless it is NULL. */
-static ts_status keep(const ts_profile *p, int64_t cycle, const char *name, FILE *out)
+static ts_status write_output(const ts_profile *p, int64_t cycle, const char *name, FILE *out)
 {
     bool json = strcmp(name, "profile.json") == 0;
     char folder[32] = "";
@@ -80,8 +80,8 @@ static ts_status write_report(const ts_profile *p, int64_t cycle, FILE *out)
         TS_TRY(ts_profile_write(p, out, TS_PROFILE_TABLES));
     if (!from_environment.out[0])
         return TS_OK;
-    TS_TRY(keep(p, cycle, "profile.json", out));
-    return p->traced ? keep(p, cycle, "trace.json", out) : TS_OK;
+    TS_TRY(write_output(p, cycle, "profile.json", out));
+    return p->traced ? write_output(p, cycle, "trace.json", out) : TS_OK;
 }
 
 /** Says if the program ended before the steps that TS_PROF requests. */
@@ -119,7 +119,7 @@ static void report(const ts_profile *p, int64_t cycle)
 
 /** Claims the right to write. False if the report is written. If another thread writes for longer
  *  than `ms`, it hangs or crashed, and the caller writes, too. */
-static bool claim(int ms)
+static bool claim_report(int ms)
 {
     unsigned state = ARMED;
     while (!atomic_compare_exchange_strong(&from_environment.state, &state, WRITES)) {
@@ -136,7 +136,7 @@ static void report_cycle(ts_profile *p, int64_t cycle, void *unused)
 {
     (void)unused;
     unsigned writes = WRITES;
-    if (claim(ts_profile_patience_ms[0]))
+    if (claim_report(ts_profile_patience_ms[0]))
         report(p, cycle);
     from_environment.cycles = cycle;
     atomic_compare_exchange_strong(&from_environment.state, &writes, ARMED);
@@ -155,7 +155,7 @@ void ts_profile_report(void)
         return;
     if (from_environment.scheduled)
         ts_prof_stop(); /* reports the last cycle */
-    if (!claim(ts_profile_patience_ms[0]))
+    if (!claim_report(ts_profile_patience_ms[0]))
         return;
     if (!from_environment.scheduled) {
         ts_prof_stop();
@@ -179,9 +179,9 @@ static void report_at_end(void)
 
 /* ----------------------------------------------------------------------- after a signal ---- */
 
-static ts_profile *whole; /* of take_whole() */
+static ts_profile *whole; /* of take_with_devices() */
 
-static void take_whole(void)
+static void take_with_devices(void)
 {
     ts_device_times_end();
     whole = ts_profile_take();
@@ -196,15 +196,15 @@ static void report_after_signal(bool crashed)
         ts_memory_log_abandon();
         ts_process_break_locks();
     }
-    if (!claim(ts_profile_patience_ms[crashed]))
+    if (!claim_report(ts_profile_patience_ms[crashed]))
         return;
     ts_timers_halt();
     int64_t cycle = from_environment.scheduled ? ts_schedule_recorded() : 0;
     ts_profile *p = cycle || !from_environment.scheduled ? ts_profile_take_host() : NULL;
     if (p && p->device.incomplete) {
-        if (from_environment.out[0] && keep(p, cycle, "profile.json", NULL) != TS_OK)
+        if (from_environment.out[0] && write_output(p, cycle, "profile.json", NULL) != TS_OK)
             ts_error_clear();
-        if (ts_profile_run_within(ts_profile_patience_ms[crashed], take_whole) && whole)
+        if (ts_profile_run_within(ts_profile_patience_ms[crashed], take_with_devices) && whole)
             p = whole;
     }
     if (p || !from_environment.scheduled)
@@ -362,7 +362,7 @@ static bool take_settings(const char *words, ts_prof_opts *o)
 }
 
 /** In a forked child: disables the report at exit, because the parent prints these figures. */
-static void leave_to_parent(void)
+static void disable_in_child(void)
 {
     from_environment.state = OFF;
     release_folder(); /* the parent keeps it */
@@ -394,5 +394,5 @@ void ts_profile_from_environment(void)
     ts_profile_watch_signals(report_after_signal);
     from_environment.state = ARMED;
     ts_process_at_end(report_at_end);
-    ts_fork_in_child(leave_to_parent);
+    ts_fork_in_child(disable_in_child);
 }

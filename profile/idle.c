@@ -32,8 +32,8 @@ typedef struct intervals {
     int64_t count, room;
 } intervals;
 
-/** Adds an interval that ends no earlier than the last one, and unites it with those that it meets.
- *  False if out of memory. */
+/** Adds an interval that ends no earlier than the last one, and merges it with those that it
+ *  overlaps or touches. False if out of memory. */
 static bool append(intervals *l, double from, double to)
 {
     if (to <= from)
@@ -206,7 +206,7 @@ static bool expose_layers(study *u)
 
 /** The host's last wait that ended between `from` and `at`; NULL: none. Allocations are no
  *  waits. */
-static const ts_device_wait *wait_in(const ts_device_sums *s, int64_t from, int64_t at)
+static const ts_device_wait *last_wait(const ts_device_sums *s, int64_t from, int64_t at)
 {
     int64_t low = 0, high = s->nwaits;
     while (low < high) {
@@ -243,7 +243,7 @@ static bool split(study *u, const ts_device_work *w, int64_t from)
     double a = within(&u->allocator, (double)from, (double)called);
     double d = within(&u->data, (double)from, (double)called);
     double rest = host - a - d > 0 ? host - a - d : 0;
-    const ts_device_wait *wait = wait_in(u->s, from, called);
+    const ts_device_wait *wait = last_wait(u->s, from, called);
     idle[TS_IDLE_ALLOCATOR] += a;
     idle[TS_IDLE_DATA] += d;
     idle[wait ? TS_IDLE_SYNC : TS_IDLE_HOST] += rest;
@@ -286,7 +286,7 @@ static int by_exposure(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-static bool examine(study *u, int64_t first, int64_t last)
+static bool find_usual_gap(study *u, int64_t first, int64_t last)
 {
     enum { USUAL = 1500 }; /* ns; upper limit of usual_gap, and its value if no work was queued
                               before the work before it ended */
@@ -321,7 +321,7 @@ static bool examine(study *u, int64_t first, int64_t last)
 ts_status ts_device_idle(ts_device_sums *s, ts_profile *p, int64_t first_ns, int64_t last_ns)
 {
     study u = {.p = p, .s = s, .clock = ts_device_times_clock()};
-    bool good = examine(&u, first_ns, last_ns);
+    bool good = find_usual_gap(&u, first_ns, last_ns);
     ts_sys_free(u.host.all);
     ts_sys_free(u.data.all);
     ts_sys_free(u.allocator.all);

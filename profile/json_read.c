@@ -16,7 +16,7 @@
 
 static const char *const op = "profile_read";
 
-static ts_status wrong(const char *path, const char *field, const char *expected)
+static ts_status fail_field(const char *path, const char *field, const char *expected)
 {
     return ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL, "'%.200s': '%s': expected %s", path, field,
                       expected);
@@ -49,7 +49,7 @@ static ts_status take_number(const char *path, const char *name, json_t *v, numb
     double x = json_is_number(v) ? json_number_value(v) : NAN;
     bool none = kind == RATE && x == 0;
     if (!none && !(x >= ranges[kind].least && x <= ranges[kind].most)) /* also if x is NaN */
-        return wrong(path, name, ranges[kind].expected);
+        return fail_field(path, name, ranges[kind].expected);
     *value = x;
     return TS_OK;
 }
@@ -62,7 +62,7 @@ static ts_status get_number(const source *s, const char *name, number_kind kind,
 /** TS_ERR_FORMAT if the part is larger than the whole, apart from rounding. */
 static ts_status check_part(const char *path, const char *name, double part, double whole)
 {
-    return part <= 1.01 * whole + 100 ? TS_OK : wrong(path, name, "no more than its whole");
+    return part <= 1.01 * whole + 100 ? TS_OK : fail_field(path, name, "no more than its whole");
 }
 
 /** TS_ERR_FORMAT unless a self time can be a part of `wall`. It may be negative, because the cost
@@ -79,7 +79,7 @@ static ts_status get_count(const source *s, const char *name, int64_t *value)
     const int64_t MOST = (int64_t)1 << 53;
     json_t *v = json_object_get(s->object, name);
     if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > MOST)
-        return wrong(s->path, name, "a whole number from 0 to 2^53");
+        return fail_field(s->path, name, "a whole number from 0 to 2^53");
     *value = json_integer_value(v);
     return TS_OK;
 }
@@ -88,7 +88,7 @@ static ts_status get_flag(const source *s, const char *name, bool *value)
 {
     json_t *v = json_object_get(s->object, name);
     if (!json_is_boolean(v))
-        return wrong(s->path, name, "true or false");
+        return fail_field(s->path, name, "true or false");
     *value = json_is_true(v);
     return TS_OK;
 }
@@ -98,7 +98,7 @@ static ts_status get_text(const source *s, const char *name, char *text, size_t 
     json_t *v = json_object_get(s->object, name);
     if (!json_is_string(v) || json_string_length(v) >= size ||
         strlen(json_string_value(v)) != json_string_length(v))
-        return wrong(s->path, name, "a string that fits its field");
+        return fail_field(s->path, name, "a string that fits its field");
     ts_escape_text(text, size, json_string_value(v)); /* it may be printed on a terminal */
     return TS_OK;
 }
@@ -106,7 +106,7 @@ static ts_status get_text(const source *s, const char *name, char *text, size_t 
 static ts_status get_list(const source *s, const char *name, json_t **list)
 {
     *list = json_object_get(s->object, name);
-    return json_is_array(*list) ? TS_OK : wrong(s->path, name, "a list");
+    return json_is_array(*list) ? TS_OK : fail_field(s->path, name, "a list");
 }
 
 /** Reads "bandwidth": TS_PROF_CURVE pairs of bytes and bytes per second. */
@@ -143,7 +143,7 @@ static ts_status read_machine(const char *path, json_t *object, ts_prof_machine 
     }
     TS_TRY(read_pairs(&s, m));
     bool positive = m->gemm_flops > 0 && m->vector_flops > 0 && ts_machine_bandwidth(m, 0) > 0;
-    return positive || !measured ? TS_OK : wrong(path, "machine", "ceilings above 0");
+    return positive || !measured ? TS_OK : fail_field(path, "machine", "ceilings above 0");
 }
 
 /** Reads the object "device_times", which older profiles lack. */
@@ -224,9 +224,10 @@ static ts_status check_peak(const char *path, const ts_memory_part *m)
 {
     enum { TIMES = 1024 };
     if (fabs(sum_of(m->peak) - m->peak_bytes) > TS_OWNERS)
-        return wrong(path, "peak_bytes", "the sum of 'peak'");
+        return fail_field(path, "peak_bytes", "the sum of 'peak'");
     if (m->capacity > 0 && m->capacity < (m->peak_bytes + m->before) / TIMES)
-        return wrong(path, "capacity", "0 or the memory of a device that has room for the peak");
+        return fail_field(path, "capacity",
+                          "0 or the memory of a device that has room for the peak");
     return TS_OK;
 }
 
@@ -247,7 +248,7 @@ static ts_status read_memory(const char *path, json_t *object, ts_memory_part *m
     TS_TRY(get_list(&s, "points", &points));
     TS_TRY(get_list(&s, "holders", &holders));
     if (json_array_size(points) > TS_MEMORY_POINTS || json_array_size(holders) > TS_MEMORY_HOLDERS)
-        return wrong(path, "memory", "no more points and holders than a profile has room for");
+        return fail_field(path, "memory", "no more points and holders than a profile has room for");
     for (size_t i = 0; i < json_array_size(points); i++) {
         source at = {path, json_array_get(points, i)};
         TS_TRY(get_number(&at, "ns", TIME, &m->points[i].ns));
@@ -266,7 +267,7 @@ static ts_status read_memory(const char *path, json_t *object, ts_memory_part *m
         TS_TRY(get_count(&at, "blocks", &h->blocks));
         TS_TRY(get_count(&at, "owner", &owner));
         if (owner >= TS_OWNERS)
-            return wrong(path, "owner", "the number of an owner");
+            return fail_field(path, "owner", "the number of an owner");
         h->owner = (int)owner;
     }
     m->nholders = (int64_t)json_array_size(holders);
@@ -329,7 +330,7 @@ static ts_status check_sums(const char *path, const ts_profile *p)
     for (int64_t i = 0; i < p->count; i++)
         sum += p->entries[i].self_ns;
     if (fabs(sum - (1 + p->own_share) * p->wall_ns) > 1e-6 * fabs(sum) + 1)
-        return wrong(path, "wall_ns", "the sum of 'self_ns' and 'profiler_ns', apart from "
+        return fail_field(path, "wall_ns", "the sum of 'self_ns' and 'profiler_ns', apart from "
                                       "'missing_share'");
     for (int64_t i = 0; i < p->count; i++) {
         const ts_entry *e = &p->entries[i];

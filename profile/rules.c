@@ -122,7 +122,7 @@ static ts_advice fuse(const ts_profile *p)
 /* ------------------------------------------------------------ A3: alignment; A4: waves */
 
 /** A matrix whose rows are not multiples of 16 bytes needs more loads, and TMA cannot load it. */
-static ts_advice pad(const ts_profile *p)
+static ts_advice pad_products(const ts_profile *p)
 {
     enum { BYTES = 16 };
     ts_advice a = {0};
@@ -181,7 +181,7 @@ static double saved_by(double wide, double narrow, double unknown)
     return wide <= 0 || narrow <= 0 ? unknown : wide < narrow ? 1 - wide / narrow : 0;
 }
 
-static ts_advice narrow(const ts_profile *p)
+static ts_advice narrower_dtype(const ts_profile *p)
 {
     bool device = ts_profile_is_of_device(p);
     const ts_prof_machine *m = device ? &p->device.machine : &p->machine;
@@ -202,7 +202,7 @@ static ts_advice narrow(const ts_profile *p)
 
 /* ----------------------------------------------------- A6: waits; A7: copies; A8: data */
 
-static ts_advice wait_less(const ts_profile *p)
+static ts_advice avoid_waits(const ts_profile *p)
 {
     ts_advice a = {.gain = share(p, p->device.idle[TS_IDLE_SYNC])};
     a.fires = a.gain > 0.02 && p->device.waits > 0;
@@ -279,7 +279,7 @@ static bool is_backend(const ts_profile *p, const char *layer)
 }
 
 /** The gain is the time of all layers but backends: idle time of a device, or host time. */
-static ts_advice leave_layers(const ts_profile *p)
+static ts_advice disable_layers(const ts_profile *p)
 {
     ts_advice a = {0};
     double most = 0, ns = 0;
@@ -343,7 +343,7 @@ static ts_advice recompute(const ts_profile *p)
 static ts_advice warm_up(const ts_profile *p);
 
 /** Has no gain: it says that most of the time is computation near the ceiling. */
-static ts_advice nothing_left(const ts_profile *p)
+static ts_advice near_ceilings(const ts_profile *p)
 {
     ts_advice a = {0};
     double work = 0, roof = 0;
@@ -400,18 +400,20 @@ static ts_advice warm_up(const ts_profile *p)
 const ts_rule ts_rules[TS_RULES] = {
     {"A1", "give the device more work a call: larger batches, ts_compiled_call()", queue_ahead},
     {"A2", "fuse pointwise chains: ts_compiled_call()", fuse},
-    {"A3", "pad the sizes of matrix products to a multiple of 8; time the padded shape", pad},
+    {"A3", "pad the sizes of matrix products to a multiple of 8; time the padded shape",
+     pad_products},
     {"A4", "change batch or width, so that grids fill the device", fill_waves},
-    {"A5", "compute in f32 instead of f64; on a device in bf16 (TS_AUTOCAST) or TF32", narrow},
-    {"A6", "read values of the device later, or not in each step", wait_less},
+    {"A5", "compute in f32 instead of f64; on a device in bf16 (TS_AUTOCAST) or TF32",
+     narrower_dtype},
+    {"A6", "read values of the device later, or not in each step", avoid_waits},
     {"A7", "copy from pinned memory: ts_empty_pinned()", pin},
     {"A8", "prepare batches in another thread: ts_loader with threads", prefetch},
     {"A9", "update parameters in one list: ts_optimizer, not a call each", update_lists},
     {"A10", "keep device memory: allocate buffers once", keep_memory},
     {"A11", "run without the layer: TS_NO_GRAD where no gradient is needed, weights cast once",
-     leave_layers},
+     disable_layers},
     {"A12", "keep dtype and layout: cast once, channels-last throughout", keep_layout},
     {"A13", "recompute cheap tensors in backward: ts_recompute()", recompute},
-    {"A14", "nothing cheap is left: lower precision or other hardware", nothing_left},
+    {"A14", "nothing cheap is left: lower precision or other hardware", near_ceilings},
     {"A15", "leave out the first step: it loads kernels, starts threads and fills caches", warm_up},
 };

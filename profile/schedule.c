@@ -2,7 +2,7 @@
  * @file schedule.c  Recordings that repeat.
  *
  * While a cycle waits, the timers only look for the ends of steps (ts_timers_watch_steps()), which
- * step_passed() counts. A cycle's recording drops its warm-up and stops itself after its
+ * count_down() counts. A cycle's recording drops its warm-up and stops itself after its
  * last step (ts_recording.first, last). The thread that ends a step does all of this; any thread
  * may stop the schedule, so each change of the phase is atomic.
  */
@@ -23,7 +23,7 @@ static struct {
     int64_t before; /* steps that ended before its recording */
 } schedule;
 
-static bool change(unsigned from, unsigned to)
+static bool change_phase(unsigned from, unsigned to)
 {
     return atomic_compare_exchange_strong(&schedule.phase, &from, to);
 }
@@ -36,13 +36,13 @@ static ts_status begin_recording(void)
     if (status != TS_OK) {
         atomic_store(&schedule.phase, OFF);
         ts_timers_schedule(false);
-    } else if (!change(STARTS, RECORDS)) {
+    } else if (!change_phase(STARTS, RECORDS)) {
         ts_timers_record(false); /* stopped meanwhile */
     }
     return status;
 }
 
-static void step_passed(void);
+static void count_down(void);
 
 /** Starts the cycle after `steps` steps; the phase is STARTS. */
 static ts_status begin_cycle(int64_t steps)
@@ -51,14 +51,14 @@ static ts_status begin_cycle(int64_t steps)
     schedule.left = steps;
     if (!steps)
         return begin_recording();
-    ts_timers_watch_steps(step_passed);
-    if (!change(STARTS, WAITS))
+    ts_timers_watch_steps(count_down);
+    if (!change_phase(STARTS, WAITS))
         ts_timers_watch_steps(NULL);
     return TS_OK;
 }
 
-/** begin_cycle() or begin_recording() in the middle of the program: an error is only logged. */
-static void go_on(ts_status status)
+/** Logs the error of a begin_cycle() or begin_recording() that no caller waits for. */
+static void log_failure(ts_status status)
 {
     if (status != TS_OK)
         ts_log_write("warning", "prof_start: the schedule ends before cycle %lld: %s",
@@ -67,12 +67,13 @@ static void go_on(ts_status status)
         ts_error_clear();
 }
 
-static void step_passed(void)
+static void count_down(void)
 {
-    if (atomic_load(&schedule.phase) != WAITS || --schedule.left > 0 || !change(WAITS, STARTS))
+    if (atomic_load(&schedule.phase) != WAITS || --schedule.left > 0 ||
+        !change_phase(WAITS, STARTS))
         return;
     ts_timers_watch_steps(NULL);
-    go_on(begin_recording());
+    log_failure(begin_recording());
 }
 
 ts_status ts_schedule_start(const ts_prof_opts *o)
@@ -94,7 +95,7 @@ int64_t ts_schedule_recorded(void)
     return count > 0 && first == schedule.before + schedule.o.warmup + 1 ? schedule.cycle : 0;
 }
 
-static void deliver(void)
+static void pass_to_caller(void)
 {
     ts_profile *p = ts_profile_take();
     if (p)
@@ -108,17 +109,17 @@ static void deliver(void)
 void ts_schedule_recording_ended(void)
 {
     const ts_prof_opts *o = &schedule.o;
-    if (!change(RECORDS, DELIVERS))
+    if (!change_phase(RECORDS, DELIVERS))
         return;
-    deliver();
+    pass_to_caller();
     schedule.before += o->warmup + o->active;
     bool last = schedule.cycle++ == o->repeat;
-    if (!change(DELIVERS, last ? OFF : STARTS))
+    if (!change_phase(DELIVERS, last ? OFF : STARTS))
         return;
     if (last)
         ts_timers_schedule(false);
     else
-        go_on(begin_cycle(o->wait));
+        log_failure(begin_cycle(o->wait));
 }
 
 void ts_schedule_stop(void)
@@ -131,7 +132,7 @@ void ts_schedule_stop(void)
     if (phase == RECORDS) {
         ts_timers_record(false); /* the phase is OFF, so no cycle follows */
         if (ts_schedule_recorded())
-            deliver();
+            pass_to_caller();
     }
     ts_timers_schedule(false);
 }

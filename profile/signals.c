@@ -61,9 +61,9 @@ static bool wait_for(const atomic_bool *flag, int ms)
     return atomic_load(flag);
 }
 
-/** Lets the default action follow: at once if the signal was sent, otherwise when the instruction
- *  that faulted runs again, whose siginfo a core dump then has. */
-static void die(int number, const siginfo_t *info)
+/** Restores the signal's default action, which ends the process: at once if the signal was sent,
+ *  otherwise when the faulting instruction runs again, so that a core dump has its siginfo. */
+static void end_process(int number, const siginfo_t *info)
 {
     signal(number, SIG_DFL);
     if (info->si_code <= 0)
@@ -82,19 +82,19 @@ static void handle(int number, siginfo_t *info, void *unused)
     bool sent = (info->si_code == SI_USER || info->si_code == SI_QUEUE) &&
                 info->si_pid != wake.owner;
     if (getpid() != wake.owner) {
-        die(number, info);
+        end_process(number, info);
     } else if (is_crash(number) && !sent) {
         atomic_store(&wake.crashed, true);
         atomic_store(&wake.ending, true);
         if (sem_post(&wake.asked) == 0)
             wait_for(&wake.done, PATIENCE);
-        die(number, info);
+        end_process(number, info);
     } else if (atomic_fetch_or(&wake.pending, bit) & bit) {
-        die(number, info); /* for the second time: the user does not want to wait */
+        end_process(number, info); /* a second signal: the user does not want to wait */
     } else {
         atomic_store(&wake.ending, true);
         if (sem_post(&wake.asked) != 0)
-            die(number, info);
+            end_process(number, info);
     }
     errno = before;
 }

@@ -165,7 +165,7 @@ static bool take_index(gathering *g)
 }
 
 /** Counts rows and events, and finds the start of the first thread. */
-static void survey(const ts_thread_record *t, void *ctx)
+static void count_records(const ts_thread_record *t, void *ctx)
 {
     gathering *g = ctx;
     g->rows += load_count(&t->table->count);
@@ -260,7 +260,7 @@ static bool take_room_for_events(ts_profile *p, gathering *g)
 
 /** Moves a negative time to the profiler's. The cost of recording, which rows have paid, is then
  *  above what recording took, because it was measured while the machine was busier. */
-static void give_back(double *ns, double *profiler_ns)
+static void move_negative(double *ns, double *profiler_ns)
 {
     if (*ns < 0) {
         *profiler_ns += *ns;
@@ -284,9 +284,9 @@ static void copy_steps(ts_profile *p, const ts_step *steps, int64_t n, double ti
             .profiler_ns = (double)(s->stamps - before.stamps) * tick_ns};
         before = *s;
         ts_step_times *t = &p->steps[i];
-        give_back(&t->kernels_ns, &t->profiler_ns);
-        give_back(&t->layers_ns, &t->profiler_ns);
-        give_back(&t->outside_ns, &t->profiler_ns);
+        move_negative(&t->kernels_ns, &t->profiler_ns);
+        move_negative(&t->layers_ns, &t->profiler_ns);
+        move_negative(&t->outside_ns, &t->profiler_ns);
     }
     p->nsteps = n;
 }
@@ -314,7 +314,7 @@ static void judge(gathering *g, bool devices)
     double sum = p->profiler_ns;
     for (int64_t i = 0; i < p->count; i++) {
         sum += p->entries[i].self_ns;
-        give_back(&p->entries[i].self_ns, &p->profiler_ns);
+        move_negative(&p->entries[i].self_ns, &p->profiler_ns);
     }
     p->own_share = p->wall_ns > 0 ? (sum - p->wall_ns) / p->wall_ns : 0;
     p->machine.size = sizeof p->machine;
@@ -344,7 +344,7 @@ static ts_profile *take(bool devices)
     bool traced;
     const ts_step *steps = ts_timers_steps(&nsteps, &first, &lost, &thread, &traced);
     gathering g = {.tick_ns = ts_timers_tick_ns()};
-    ts_timers_each_record(survey, &g);
+    ts_timers_each_record(count_records, &g);
     ts_profile *p = g.p = ts_profile_new(g.rows, nsteps);
     if (!p)
         return NULL;

@@ -73,7 +73,7 @@ static ts_status time_block(const trial *t, double *ns)
 }
 
 /** The factor by which the work of a step grows with the trial value. */
-static double work_of(const ts_knob *k)
+static double work_factor(const ts_knob *k)
 {
     return k->kind == TS_KNOB_BATCH ? (double)k->trial / (double)*k->value : 1;
 }
@@ -84,7 +84,7 @@ static double work_of(const ts_knob *k)
 static ts_status time_knob(const trial *t, ts_knob *k)
 {
     const int64_t own = *k->value;
-    const double work = work_of(k);
+    const double work = work_factor(k);
     double before = 1, least_gain = INFINITY, most_gain = -INFINITY;
     ts_status status = TS_OK;
     k->before_ns = k->after_ns = 1e30;
@@ -157,7 +157,7 @@ static ts_status time_product(ts_device device, ts_gemm_sizes s, bool backward, 
 }
 
 /** `size`, or the trial value if k is a knob of padding whose value is `size`. */
-static int64_t replaced(int64_t size, const ts_knob *k)
+static int64_t trial_size(int64_t size, const ts_knob *k)
 {
     return k->kind == TS_KNOB_PADDING && size == *k->value ? k->trial : size;
 }
@@ -185,7 +185,7 @@ static ts_status predict_products(const ts_profile *p, const ts_knob *k, double 
         double share = ts_advice_share(p, ts_entry_time(p, e)), before, after;
         if (!is_timed(p, e, &s, &dtype))
             continue;
-        ts_gemm_sizes padded = {replaced(s.m, k), replaced(s.k, k), replaced(s.n, k)};
+        ts_gemm_sizes padded = {trial_size(s.m, k), trial_size(s.k, k), trial_size(s.n, k)};
         bool casts = k->kind == TS_KNOB_AUTOCAST && dtype == TS_F32;
         if (!casts && memcmp(&s, &padded, sizeof s) == 0)
             continue;

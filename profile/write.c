@@ -216,7 +216,7 @@ static double error_share(const ts_profile *p, const ts_entry **worst)
 }
 
 /** Prints the causes that can make a verdict unreliable (docs/profile.md). */
-static void print_doubt(const ts_profile *p, FILE *out)
+static void print_warnings(const ts_profile *p, FILE *out)
 {
     const ts_device_part *d = &p->device;
     const ts_entry *worst;
@@ -231,7 +231,7 @@ static void print_doubt(const ts_profile *p, FILE *out)
 }
 
 /** Prints how complete the profile is: known work, sum of rows, cost of the profiler, lost data. */
-static void print_trust(const ts_profile *p, FILE *out)
+static void print_coverage(const ts_profile *p, FILE *out)
 {
     double kernels = 0, known = 0, calls = 0;
     for (int64_t i = 0; i < p->count; i++) {
@@ -255,7 +255,7 @@ static void print_trust(const ts_profile *p, FILE *out)
     if (p->lost_steps || p->shared_calls)
         fprintf(out, "INCOMPLETE: %lld steps without room, %lld calls in rows without shapes\n",
                 (long long)p->lost_steps, (long long)p->shared_calls);
-    print_doubt(p, out);
+    print_warnings(p, out);
     for (int64_t i = 0; i < p->count; i++)
         if (p->entries[i].regime == TS_REGIME_ERROR)
             fprintf(out,
@@ -309,7 +309,7 @@ ts_status ts_profile_write_tables(const ts_profile *p, FILE *out)
     ts_profile_write_verdict(p, out);
     TS_TRY(print_steps(p, out));
     print_device(p, out);
-    print_trust(p, out);
+    print_coverage(p, out);
     TS_TRY(print_groups(p, out, "phase", ts_entry_phase, SCOPES, WIDTH));
     TS_TRY(print_groups(p, out, "op", kernel_name, OPS, WIDTH));
     TS_TRY(print_groups(p, out, "layer", layer_name, SCOPES, WIDTH));

@@ -12,11 +12,10 @@ longest on each side.
 """
 # SPDX-License-Identifier: MIT
 import contextlib
-import re
 import statistics
 import time
 
-from peers.table import Table
+from peers.table import Table, each
 
 ROUNDS = 5
 STEPS_A_ROUND = 5
@@ -156,16 +155,8 @@ def measure(options, torch, library, write, name, ways):
 
 
 def run(options, torch, library, write):
-    failures = []
-    for name in MODELS:
-        ways = [way for way in SIDES if re.search(options.only, f'{name} {way}')]
-        if not ways:
-            continue
-        try:
-            measure(options, torch, library, write, name, ways)
-        except Exception as error:  # one broken model must not hide the others
-            failures.append(f'{name}: {error}')
-    return failures
+    return each(MODELS, '{}', SIDES, options.only,
+                lambda name, ways: measure(options, torch, library, write, name, ways))
 
 
 class writer(Table):

@@ -1,5 +1,6 @@
-"""The table that a suite prints and writes."""
+"""The table that a suite prints and writes, and the loop over its models."""
 # SPDX-License-Identifier: MIT
+import re
 
 
 class Table:
@@ -21,3 +22,18 @@ class Table:
         print('#', line)
         if self.out:
             print('#', line, file=self.out)
+
+
+def each(models, title, sides, only, measure):
+    """Calls measure(model, ways) for each model with the sides whose name 'TITLE SIDE' matches the
+    regular expression `only`. Returns the failures: one broken model does not hide the others."""
+    failures = []
+    for model in models:
+        name = title.format(model)
+        ways = [way for way in sides if re.search(only, f'{name} {way}')]
+        try:
+            if ways:
+                measure(model, ways)
+        except Exception as error:
+            failures.append(f'{name}: {error}')
+    return failures

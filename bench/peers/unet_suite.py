@@ -14,13 +14,12 @@ lists the N kernels that take longest on each side.
 # SPDX-License-Identifier: MIT
 import contextlib
 import ctypes
-import re
 import statistics
 import time
 from functools import partial
 from pathlib import Path
 
-from peers.table import Table
+from peers.table import Table, each
 
 BATCHES = 16, 1
 SIDE, WIDTH, CLASSES, LEVELS = 256, 64, 2, 5
@@ -221,16 +220,8 @@ def measure(options, torch, library, write, batch, ways):
 
 
 def run(options, torch, library, write):
-    failures = []
-    for batch in BATCHES:
-        ways = [way for way in SIDES if re.search(options.only, f'batch {batch} {way}')]
-        if not ways:
-            continue
-        try:
-            measure(options, torch, library, write, batch, ways)
-        except Exception as error:  # one batch size must not hide the other
-            failures.append(f'batch {batch}: {error}')
-    return failures
+    return each(BATCHES, 'batch {}', SIDES, options.only,
+                lambda batch, ways: measure(options, torch, library, write, batch, ways))
 
 
 class writer(Table):

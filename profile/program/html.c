@@ -347,7 +347,7 @@ static void print_idle(const page *p)
     fputs("</table>\n", p->out);
     if (!json_array_size(json_object_get(p->root, "exposed")))
         return;
-    fputs("<table><tr><th>scope or layer of the host meanwhile<th>ms</tr>\n", p->out);
+    fputs("<table><tr><th>scope or layer of the host during idle time<th>ms</tr>\n", p->out);
     json_array_foreach(json_object_get(p->root, "exposed"), i, exposed) {
         if (i == 20)
             break;

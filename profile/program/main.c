@@ -89,7 +89,7 @@ static ts_status calibrate(const settings *s)
 
 /** Removes TS_PROF from the environment: ts-prof itself is not profiled, and so it never replaces
  *  the files that it reads. Runs before the library's initialisers, which read the variable. */
-static void hide_setting(int argc, char **argv, char **environment)
+static void unset_variable(int argc, char **argv, char **environment)
 {
     (void)argc, (void)argv;
     char **kept = environment;
@@ -98,8 +98,8 @@ static void hide_setting(int argc, char **argv, char **environment)
             *kept++ = *at;
     *kept = NULL;
 }
-__attribute__((section(".preinit_array"), used)) static void (*const begin)(int, char **,
-                                                                            char **) = hide_setting;
+__attribute__((section(".preinit_array"), used)) static void (*const begin)(int, char **, char **) =
+    unset_variable;
 
 /** Number of the command among the words of the program; -1: none of them is one. */
 static int find_command(int argc, char **argv)

@@ -70,7 +70,7 @@ static void recorded_links(int way, int n)
 }
 
 /** Runs forward and backward of a chain of n additions, and releases it. */
-static void live_and_die(void *unused, int n)
+static void build_and_release(void *unused, int n)
 {
     (void)unused;
     TS_SCOPE;
@@ -81,7 +81,7 @@ static void live_and_die(void *unused, int n)
 
 static void *long_chain(void *null)
 {
-    live_and_die(NULL, 1000000);
+    build_and_release(NULL, 1000000);
     {
         /* a saved tensor holds the node that made it: the release alternates between both */
         TS_SCOPE;
@@ -124,7 +124,7 @@ TS_TEST(a_chain_of_a_million_nodes_needs_a_small_stack)
 
 TS_TEST(the_time_of_a_chain_grows_with_its_length)
 {
-    ck_assert_double_lt(ts_growth(live_and_die, NULL, 6000, 200000), TS_GROWTH_BOUND);
+    ck_assert_double_lt(ts_growth(build_and_release, NULL, 6000, 200000), TS_GROWTH_BOUND);
 }
 
 TS_TEST(a_list_of_100000_leaves_gives_each_its_gradient)

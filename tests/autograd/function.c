@@ -230,8 +230,8 @@ static ts_status write_leaf(ts_function_call *call, void *ctx, ts_tensor *const 
     return TS_OK;
 }
 
-static ts_status dirty_lost(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
-                            ts_tensor **out, int m)
+static ts_status returns_copy_of_dirty(ts_function_call *call, void *ctx, ts_tensor *const *in,
+                                       int n, ts_tensor **out, int m)
 {
     (void)ctx, (void)n, (void)m;
     TS_TRY(ts_function_mark_dirty(call, 0));
@@ -267,7 +267,7 @@ TS_TEST(in_place_functions_obey_the_rule_for_writes)
         OK(ts_function_apply(&f, NULL, &in, 1, &y, 1));
         ck_assert(y == x && value(x) == 6);
     }
-    f.forward = dirty_lost;
+    f.forward = returns_copy_of_dirty;
     in = ts_mul_scalar(x, 1);
     FAILS(TS_ERR_AUTOGRAD, ts_function_apply(&f, NULL, &in, 1, &y, 1));
     SAYS("marked dirty but is not an output");

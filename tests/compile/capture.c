@@ -349,7 +349,7 @@ static ts_status from_host_and_back(TRACED)
     return TS_STATUS_OF(out[1] = ts_to_device(in[0], device));
 }
 /** A value of the device is copied to the host and back. */
-static ts_status amid(TRACED)
+static ts_status copied_to_host_and_back(TRACED)
 {
     ts_tensor *h = ts_to_device(ts_relu(ts_to_device(in[0], device)), TS_DEVICE_CPU);
     return TS_STATUS_OF(out[0] = ts_neg(ts_to_device(h, device)));
@@ -380,13 +380,13 @@ TS_TEST(a_plan_that_cannot_be_captured_names_the_reason, MOCK)
 {
     TS_SCOPE;
     ts_tensor *x = numbers(3, TS_SIZES(4)), *y, *want = ts_neg(ts_relu(x));
-    ts_compiled *c = graph_of(amid, NULL);
+    ts_compiled *c = graph_of(copied_to_host_and_back, NULL);
     for (int k = 0; k < 4; k++) {
         OK(ts_compiled_call(c, &x, 1, &y, 1));
         ck_assert(same(ts_to_device(y, TS_DEVICE_CPU), want));
     }
     ck_assert(explains(c, "no graph: to_device, called from"));
-    ck_assert(explains(c, "cpu beside tape:0, amid other calls"));
+    ck_assert(explains(c, "a call on cpu between calls on tape:0"));
     ts_compiled_free(c);
     weights a = {numbers(1, TS_SIZES(4)), numbers(2, TS_SIZES(4)), 0, false};
     c = graph_of(in_place, &a);
@@ -401,10 +401,12 @@ TS_TEST(with_fullgraph_a_plan_without_a_graph_is_an_error, MOCK)
     TS_SCOPE;
     ts_tensor *x = numbers(3, TS_SIZES(4)), *y;
     ts_compiled *c = ts_compile(
-        amid, NULL, TS_OPTS(ts_compile_opts, .name = "amid", .graph = true, .fullgraph = true));
+        copied_to_host_and_back, NULL,
+        TS_OPTS(ts_compile_opts, .name = "copies", .graph = true, .fullgraph = true));
     for (int k = 0; k < 3; k++) {
         ck_assert_int_eq(ts_compiled_call(c, &x, 1, &y, 1), TS_ERR_UNSUPPORTED);
-        ck_assert_ptr_nonnull(strstr(ts_error_message(), "amid: no graph: to_device, called from"));
+        ck_assert_ptr_nonnull(
+            strstr(ts_error_message(), "copies: no graph: to_device, called from"));
         ck_assert_ptr_null(y);
     }
     ts_compiled_free(c);

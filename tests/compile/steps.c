@@ -1,4 +1,4 @@
-/** @file steps.c  Drawn training steps: compiled and eager steps leave the same losses, parameters,
+/** @file steps.c  Drawn training steps: compiled and eager steps have the same losses, parameters,
  *  gradients and generator, whatever changes from call to call. */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"

@@ -25,7 +25,7 @@ static char *host_address(const void *p) { return (char *)((uintptr_t)p ^ (uintp
 
 /** True if the kernel shall ignore strides (fault "layout"); never for expanded dims, where that
  *  would access other memory. */
-static bool forgets_strides(const ts_tensor *t)
+static bool ignores_strides(const ts_tensor *t)
 {
     for (int d = 0; d < ts_ndim(t); d++)
         if (ts_strides(t)[d] == 0)
@@ -58,7 +58,7 @@ static ts_status relu(ts_frame *frame)
         return ts_error_set(TS_ERR_MEMORY, "relu: no room");
     for (int64_t i = 0; i < n; i++) {
         char *from = host_address(ts_data(x)) +
-                     (forgets_strides(x) ? i * (int64_t)sizeof(float) : place(x, i));
+                     (ignores_strides(x) ? i * (int64_t)sizeof(float) : place(x, i));
         char *to = host_address(ts_data(y)) + place(y, i);
         float value;
         memcpy(&value, from, sizeof value);

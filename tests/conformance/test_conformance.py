@@ -125,7 +125,7 @@ class Planted(Case):
         self.found("layout", "f32 transposed")
 
     def test_a_write_beside_the_elements_is_found(self):
-        self.found("spill", "out= ", "elements beside result 0 changed")
+        self.found("spill", "out= ", "elements outside result 0 changed")
 
     def test_a_crash_is_one_failure_of_the_sample(self):
         self.found("crash", "crashed: Segmentation fault")

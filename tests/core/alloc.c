@@ -79,7 +79,7 @@ enum { BOARD = 64, WORKERS = 4 };
 static held board[BOARD];
 static pthread_mutex_t board_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool trade(int number, void *turns)
+static bool exchange_blocks(int number, void *turns)
 {
     uint64_t state = (uint64_t)number + 1;
     for (int i = 0; i < *(int *)turns; i++) {
@@ -101,7 +101,7 @@ TS_TEST(blocks_may_be_freed_by_another_thread, .threads = true)
     if (!blocks_from_heaps())
         TS_SKIP(TOO_LATE);
     for (int round = 0; round < 2; round++) /* threads of round 1 reuse the heaps of round 0 */
-        ck_assert_int_eq(ts_together(WORKERS, trade, &turns), WORKERS);
+        ck_assert_int_eq(ts_together(WORKERS, exchange_blocks, &turns), WORKERS);
     for (int i = 0; i < BOARD; i++)
         if (board[i].p)
             give(&board[i]);

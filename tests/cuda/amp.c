@@ -68,7 +68,7 @@ static ts_tensor *step(run *r, ts_tensor *x)
 
 static ts_tensor *points(void) { return ts_uniform(TS_SIZES(ROWS, 2), -1, 1, TS_F32); }
 
-TS_TEST(the_host_is_through_with_a_scaled_step_before_the_device_has_begun_it, .loop = 2)
+TS_TEST(a_scaled_step_does_not_wait_for_the_device, .loop = 2)
 {
     GPU(device);
     TS_SCOPE;
@@ -117,7 +117,7 @@ static uint64_t hash_of(const run *r)
     return hash;
 }
 
-TS_TEST(a_step_that_overflows_changes_no_bit_and_does_not_count, .loop = 4)
+TS_TEST(a_step_that_overflows_changes_no_parameter_and_is_not_counted, .loop = 4)
 {
     GPU(device);
     TS_SCOPE;
@@ -190,7 +190,7 @@ TS_TEST(training_in_halves_follows_the_curve_of_f32)
     }
 }
 
-TS_TEST(a_scale_that_is_too_large_comes_down_by_itself)
+TS_TEST(a_gradient_scale_that_overflows_decreases)
 {
     GPU(device);
     double losses[STEPS];

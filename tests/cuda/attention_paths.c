@@ -20,7 +20,7 @@ static const char *path_of(ts_device device, ts_dtype dtype, int depth,
     return last;
 }
 
-TS_TEST(the_log_says_which_attention_kernels_a_call_takes_and_why)
+TS_TEST(the_log_has_the_attention_kernels_of_each_call_and_the_reasons)
 {
     GPU(device);
     TS_SCOPE;

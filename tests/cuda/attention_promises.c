@@ -1,6 +1,6 @@
 /**
  * @file attention_promises.c  Guarantees of attention on a GPU besides values: the CPU's dropout,
- * the same bits each time, hidden pairs, copies.
+ * equal bits in each run, masked pairs, copies.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/attention.h"
@@ -48,7 +48,7 @@ static void compare_masks(ts_dtype dtype, int64_t length, ts_device device)
     ts_tally(good, !good, 0);
 }
 
-TS_TEST(dropout_drops_the_pairs_that_it_drops_on_the_cpu)
+TS_TEST(dropout_of_attention_drops_the_same_pairs_as_on_the_CPU)
 {
     static const ts_dtype dtypes[] = {TS_BF16, TS_F16, TS_F32, TS_F64};
     GPU(device);
@@ -59,7 +59,7 @@ TS_TEST(dropout_drops_the_pairs_that_it_drops_on_the_cpu)
 
 /* ----------------------------------------------------------------------------- same bits ---- */
 
-TS_TEST(attention_in_deterministic_mode_gives_the_same_bits_each_time, .loop = TENSOR_CORES)
+TS_TEST(attention_in_deterministic_mode_has_the_same_bits_in_each_run, .loop = TENSOR_CORES)
 {
     static const problem problems[] = {
         {TS_BF16, 2, 6, 2, 1023, 799, 64, .causal = true},
@@ -96,7 +96,7 @@ TS_TEST(attention_in_deterministic_mode_gives_the_same_bits_each_time, .loop = T
     }
 }
 
-TS_TEST(a_gradient_has_the_same_bits_whichever_others_are_wanted, .loop = TENSOR_CORES)
+TS_TEST(a_gradient_of_attention_does_not_depend_on_which_others_are_requested, .loop = TENSOR_CORES)
 {
     static const problem p = {TS_BF16, 1, 4, 2, 300, 500, 64, .causal = true};
     TS_SCOPE;
@@ -123,7 +123,7 @@ TS_TEST(a_gradient_has_the_same_bits_whichever_others_are_wanted, .loop = TENSOR
 static const double odd[] = {NAN, INFINITY, -INFINITY};
 
 /** A copy of t in which all elements from row `first` on are x. */
-static ts_tensor *spoilt(ts_tensor *t, int64_t first, double x)
+static ts_tensor *filled_from_row(ts_tensor *t, int64_t first, double x)
 {
     t = ts_clone(t);
     OK(ts_fill_(ts_narrow(t, 2, first, ts_size(t, 2) - first), ts_scalar_float(x)));
@@ -144,7 +144,7 @@ static const problem windowed[] = {
     {TS_F32, 1, 2, 1, 1024, 1024, 40, .window = true, .left = 100, .right = 0},
 };
 
-TS_TEST(what_tiles_hold_that_a_row_sees_nothing_of_does_not_reach_it, .loop = TENSOR_CORES)
+TS_TEST(values_of_tiles_outside_a_rows_window_do_not_affect_it, .loop = TENSOR_CORES)
 {
     keep_to(_i);
     GPU(device);
@@ -153,10 +153,10 @@ TS_TEST(what_tiles_hold_that_a_row_sees_nothing_of_does_not_reach_it, .loop = TE
         for (int k = 0; k < 3; k++) {
             TS_SCOPE;
             operands o = draw(&windowed[i], device), bad = o;
-            bad.q = spoilt(o.q, 900, odd[k]);
-            bad.k = spoilt(o.k, 800, odd[k]);
-            bad.v = spoilt(o.v, 800, odd[k]);
-            bad.g = spoilt(o.g, 900, odd[k]);
+            bad.q = filled_from_row(o.q, 900, odd[k]);
+            bad.k = filled_from_row(o.k, 800, odd[k]);
+            bad.v = filled_from_row(o.v, 800, odd[k]);
+            bad.g = filled_from_row(o.g, 900, odd[k]);
             results clean = by_attention(&o), r = by_attention(&bad);
             int wrong = 0;
             for (int n = 0; n < RESULTS; n++)
@@ -167,7 +167,7 @@ TS_TEST(what_tiles_hold_that_a_row_sees_nothing_of_does_not_reach_it, .loop = TE
         }
 }
 
-TS_TEST(what_other_packed_sequences_hold_does_not_reach_a_sequence, .loop = TENSOR_CORES)
+TS_TEST(values_of_other_packed_sequences_do_not_affect_a_sequence, .loop = TENSOR_CORES)
 {
     static const problem problems[] = {
         {TS_BF16, 3, 4, 2, 203, 217, 64, .packed = true, .causal = true},
@@ -183,10 +183,10 @@ TS_TEST(what_other_packed_sequences_hold_does_not_reach_a_sequence, .loop = TENS
             TS_SCOPE;
             const problem *p = &problems[i];
             operands o = draw(p, device), bad = o;
-            bad.q = spoilt(o.q, o.q_starts[1], odd[k]);
-            bad.k = spoilt(o.k, o.k_starts[1], odd[k]);
-            bad.v = spoilt(o.v, o.k_starts[1], odd[k]);
-            bad.g = spoilt(o.g, o.q_starts[1], odd[k]);
+            bad.q = filled_from_row(o.q, o.q_starts[1], odd[k]);
+            bad.k = filled_from_row(o.k, o.k_starts[1], odd[k]);
+            bad.v = filled_from_row(o.v, o.k_starts[1], odd[k]);
+            bad.g = filled_from_row(o.g, o.q_starts[1], odd[k]);
             results clean = by_attention(&o), r = by_attention(&bad);
             bool same = true;
             for (int n = 0; n < RESULTS; n++)
@@ -199,7 +199,7 @@ TS_TEST(what_other_packed_sequences_hold_does_not_reach_a_sequence, .loop = TENS
 }
 
 /* A hidden score is replaced, never added to. */
-TS_TEST(what_keys_hold_that_a_mask_hides_does_not_reach_the_result, .loop = TENSOR_CORES)
+TS_TEST(values_of_masked_keys_do_not_affect_the_result, .loop = TENSOR_CORES)
 {
     static const problem problems[] = {
         {TS_BF16, 2, 4, 2, 203, 217, 64, .mask = "b11k", .mask_dtype = TS_BOOL},
@@ -233,7 +233,7 @@ TS_TEST(what_keys_hold_that_a_mask_hides_does_not_reach_the_result, .loop = TENS
 
 /* Some programs hide a key by adding the lowest finite number to its score. Unlike with -Inf, a row
  * whose keys are all hidden that way has weights. */
-TS_TEST(a_row_to_which_a_mask_adds_the_lowest_number_has_weights, .loop = TENSOR_CORES)
+TS_TEST(a_mask_that_adds_the_lowest_number_to_a_row_leaves_finite_weights, .loop = TENSOR_CORES)
 {
     static const problem problems[] = {
         {TS_BF16, 1, 2, 2, 70, 90, 64, .mask = "qk", .mask_dtype = TS_BF16},
@@ -259,7 +259,7 @@ TS_TEST(a_row_to_which_a_mask_adds_the_lowest_number_has_weights, .loop = TENSOR
     }
 }
 
-TS_TEST(without_keys_results_and_gradients_are_zero, .loop = 3)
+TS_TEST(attention_without_keys_has_zero_results_and_gradients, .loop = 3)
 {
     static const ts_dtype dtypes[] = {TS_BF16, TS_F16, TS_F32};
     TS_SCOPE;
@@ -272,7 +272,7 @@ TS_TEST(without_keys_results_and_gradients_are_zero, .loop = 3)
     ck_assert_double_eq(largest(ts_ne_scalar(r.lse, -INFINITY)), 0);
 }
 
-TS_TEST(without_columns_of_queries_all_keys_weigh_alike, .loop = 3)
+TS_TEST(attention_of_depth_0_weighs_all_keys_equally, .loop = 3)
 {
     static const ts_dtype dtypes[] = {TS_BF16, TS_F16, TS_F32};
     TS_SCOPE;
@@ -293,7 +293,7 @@ TS_TEST(without_columns_of_queries_all_keys_weigh_alike, .loop = 3)
 /* ---------------------------------------------------------------------- copies, addresses ---- */
 
 /* With TS_CUDA_ALLOC=system each block is a system allocation, and the statistics count it. */
-TS_TEST(an_operand_that_tensor_cores_cannot_read_costs_one_copy_and_others_none,
+TS_TEST(attention_copies_only_operands_that_tensor_cores_cannot_read,
         .loop = TENSOR_CORES)
 {
     TS_SCOPE;

@@ -27,8 +27,8 @@ static problem of_lengths(int i, ts_dtype dtype, int64_t depth)
     return p;
 }
 
-TS_TEST(attention_of_halves_of_all_pairs_of_lengths_errs_as_separate_ops_do, .loop = TENSOR_CORES,
-        .timeout = 120)
+TS_TEST(attention_of_halves_of_all_pairs_of_lengths_has_the_error_of_separate_ops,
+        .loop = TENSOR_CORES, .timeout = 120)
 {
     static const int64_t depths[] = {64, 128, 72, 192, 96, 40, 256, 112, 8, 136};
     keep_to(_i);
@@ -41,7 +41,7 @@ TS_TEST(attention_of_halves_of_all_pairs_of_lengths_errs_as_separate_ops_do, .lo
 }
 
 /* In deterministic mode, Hopper's kernels compute gradients in two passes instead of one. */
-TS_TEST(attention_of_halves_in_deterministic_mode_errs_as_separate_ops_do, .timeout = 120)
+TS_TEST(attention_of_halves_in_deterministic_mode_has_the_error_of_separate_ops, .timeout = 120)
 {
     static const int64_t depths[] = {64, 128, 72, 40};
     GPU(device);
@@ -52,7 +52,7 @@ TS_TEST(attention_of_halves_in_deterministic_mode_errs_as_separate_ops_do, .time
     }
 }
 
-TS_TEST(attention_of_halves_of_every_depth_errs_as_separate_ops_do, .loop = TENSOR_CORES,
+TS_TEST(attention_of_halves_of_every_depth_has_the_error_of_separate_ops, .loop = TENSOR_CORES,
         .timeout = 120)
 {
     keep_to(_i);
@@ -121,7 +121,7 @@ static void judge_options(ts_device device, const ts_dtype *dtypes, int ndtypes)
         }
 }
 
-TS_TEST(attention_of_halves_with_each_option_errs_as_separate_ops_do, .loop = TENSOR_CORES,
+TS_TEST(attention_of_halves_with_each_option_has_the_error_of_separate_ops, .loop = TENSOR_CORES,
         .timeout = 120)
 {
     static const ts_dtype halves[] = {TS_BF16, TS_F16};
@@ -130,14 +130,14 @@ TS_TEST(attention_of_halves_with_each_option_errs_as_separate_ops_do, .loop = TE
     judge_options(device, halves, COUNT(halves));
 }
 
-TS_TEST(attention_of_f32_with_each_option_errs_as_separate_ops_do, .timeout = 120)
+TS_TEST(attention_of_f32_with_each_option_has_the_error_of_separate_ops, .timeout = 120)
 {
     static const ts_dtype wide[] = {TS_F32};
     GPU(device);
     judge_options(device, wide, COUNT(wide));
 }
 
-TS_TEST(attention_by_plain_kernels_errs_as_separate_ops_do, .timeout = 120)
+TS_TEST(attention_by_plain_kernels_has_the_error_of_separate_ops, .timeout = 120)
 {
     static const int64_t depths[] = {64, 5, 128, 33, 250};
     static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
@@ -160,7 +160,7 @@ static int64_t drawn_up_to(int64_t most, bool log)
 }
 
 /* Few rows of queries, as in decoding: kernels that split the keys run. */
-TS_TEST(attention_of_few_rows_errs_as_separate_ops_do, .loop = 4, .timeout = 120)
+TS_TEST(attention_of_few_rows_has_the_error_of_separate_ops, .loop = 4, .timeout = 120)
 {
     static const int64_t shares[] = {1, 2, 4, 5, 8, 12};
     GPU(device);
@@ -185,7 +185,7 @@ TS_TEST(attention_of_few_rows_errs_as_separate_ops_do, .loop = 4, .timeout = 120
 
 /* Options with more tiles and blocks than a multiprocessor has, over lengths of any remainder, and
  * few rows beside many keys. */
-TS_TEST(attention_with_drawn_options_errs_as_separate_ops_do, .loop = 4, .timeout = 120)
+TS_TEST(attention_with_drawn_options_has_the_error_of_separate_ops, .loop = 4, .timeout = 120)
 {
     static const char *const masks[] = {"bhqk", "BHqk", "b11k", "hqk", "q1", "bHqk"};
     GPU(device);
@@ -226,7 +226,7 @@ TS_TEST(attention_with_drawn_options_errs_as_separate_ops_do, .loop = 4, .timeou
 
 /* One problem for each kernel and each path in it, compared with the CPU. It is small for memory
  * and race checkers, which make a kernel about a hundred times slower. */
-TS_TEST(attention_of_a_small_choice_errs_as_separate_ops_on_the_cpu_do, .timeout = 600)
+TS_TEST(attention_of_a_sample_of_problems_has_the_error_of_separate_ops_on_the_CPU, .timeout = 600)
 {
     static const problem choice[] = {
         {TS_BF16, 1, 2, 1, 203, 239, 64, .causal = true},                   /* Hopper, depth 64 */

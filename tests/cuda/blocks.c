@@ -20,5 +20,5 @@ static void judge_table(const block_table *table)
     }
 }
 
-TS_TEST(products_of_whole_numbers_on_tensor_cores_are_exact) { judge_table(&block_products); }
-TS_TEST(copies_to_and_from_shared_memory_are_whole) { judge_table(&block_copies); }
+TS_TEST(products_of_integers_in_halves_on_tensor_cores_are_exact) { judge_table(&block_products); }
+TS_TEST(copies_to_and_from_shared_memory_are_complete) { judge_table(&block_copies); }

@@ -1,7 +1,7 @@
 /**
  * @file blocks_copies.cu
- * Each way in which attention has data brought and taken away (wgmma.cuh, barrier.cuh, tma.h),
- * alone: whole numbers that must come through as they are.
+ * Each kind of copy between global and shared memory that attention uses (wgmma.cuh, barrier.cuh,
+ * tma.h), tested alone with arrays of integers, which must arrive unchanged.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/blocks.cuh"
@@ -10,7 +10,7 @@ namespace {
 
 /* ------------------------------------------------------------------------- the copy engine ---- */
 
-/** Tile as stored, independent of the previous contents. */
+/** The loaded tile equals the stored one, whatever shared memory contained before. */
 template <class T, int ROWS, int DEPTH>
 __global__ void __launch_bounds__(128)
     load_kernel(const __grid_constant__ CUtensorMap map, int row, int head, int batch, T *out)
@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(128)
 #endif
 }
 
-/** Batch 1, head 1 of (2, 3, 70, COLUMNS), from row FIRST on;
- * heads outside rows or rows outside heads. */
+/** Loads batch 1, head 1 of (2, 3, 70, COLUMNS), from row FIRST on. SWAPPED: rows are outside heads
+ * in memory, else heads outside rows. */
 template <class T, int ROWS, int DEPTH, int COLUMNS, int FIRST, bool SWAPPED> int load()
 {
     constexpr int heads = 3, rows = 70;
@@ -65,7 +65,7 @@ template <class T, int ROWS, int DEPTH, int COLUMNS, int FIRST, bool SWAPPED> in
     return wrong;
 }
 
-/** Tiles through a ring of two places to two groups: each adds up tile i, i + 1 times. */
+/** Copies tiles through a ring of two stages to two warpgroups; each adds tile i, i + 1 times. */
 template <class T>
 __global__ void __launch_bounds__(384, 1)
     ring_kernel(const __grid_constant__ CUtensorMap map, int tiles, float *out)
@@ -166,7 +166,7 @@ int bulk()
     return wrong;
 }
 
-/** Each block adds the same numbers to the memory, twice. */
+/** Each block adds the same numbers to global memory, twice. */
 __global__ void __launch_bounds__(128) add_kernel(const float *x, float *sums)
 {
 #if HOPPER
@@ -190,26 +190,26 @@ int sums_in_memory()
     return wrong;
 }
 
-/** Each of four blocks tells each its number. */
+/** Each of four blocks of a cluster stores its number in the shared memory of each block. */
 __global__ void __launch_bounds__(32) __cluster_dims__(4, 1, 1) peers_kernel(float *out)
 {
 #if HOPPER
-    __shared__ __align__(16) float2 told[4];
+    __shared__ __align__(16) float2 received[4];
     __shared__ __align__(8) uint64_t barrier;
     uint32_t full = shared_address(&barrier), rank = cluster_rank();
     if (threadIdx.x == 0) {
         barrier_init(full, 1);
         barriers_ready();
-        barrier_expect(full, sizeof told);
+        barrier_expect(full, sizeof received);
     }
     cluster_meet();
     if (threadIdx.x < 4)
-        peer_store(peer_address(shared_address(told + rank), threadIdx.x),
+        peer_store(peer_address(shared_address(received + rank), threadIdx.x),
                    {(float)rank, (float)threadIdx.x}, peer_address(full, threadIdx.x));
     barrier_wait_peers(full, 0);
     if (threadIdx.x < 4) {
-        out[(rank * 4 + threadIdx.x) * 2] = told[threadIdx.x].x;
-        out[(rank * 4 + threadIdx.x) * 2 + 1] = told[threadIdx.x].y;
+        out[(rank * 4 + threadIdx.x) * 2] = received[threadIdx.x].x;
+        out[(rank * 4 + threadIdx.x) * 2 + 1] = received[threadIdx.x].y;
     }
     cluster_meet();
 #endif
@@ -231,8 +231,8 @@ int peers()
 
 /* -------------------------------------------------------------------------------- results ---- */
 
-/** Of 128 rows of N columns, with 8 between rows that stay 55: x times 2 or -1 as far
- * as there are rows and columns. */
+/** Stores x times 2 or -1 to 128 rows of N columns, but only to existing rows and columns. The 8
+ * elements between rows keep the value 55. */
 template <int N, class T>
 int wrong_results(const both<float> &x, const both<T> &out, int rows, int columns)
 {
@@ -244,7 +244,7 @@ int wrong_results(const both<float> &x, const both<T> &out, int rows, int column
     return wrong;
 }
 
-/** Two groups write 64 rows each; the upper eight of sixteen rows times 2, the lower times -1. */
+/** Two groups store 64 rows each: of 16 rows, the upper 8 times 2, the lower 8 times -1. */
 template <class T, int N>
 __global__ void __launch_bounds__(256)
     write_kernel(const float *x, T *out, int step, int rows, int columns)
@@ -272,7 +272,7 @@ template <class T, int N, int ROWS, int COLUMNS> int write()
     return wrong_results<N>(x, out.down(), ROWS, COLUMNS);
 }
 
-/** The same through the copy engine, which knows where rows and columns end. */
+/** The same stores by the copy engine, whose descriptor has the numbers of rows and columns. */
 template <class T, int N>
 __global__ void __launch_bounds__(256)
     store_kernel(const float *x, const __grid_constant__ CUtensorMap map)

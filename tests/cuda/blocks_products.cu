@@ -1,7 +1,7 @@
 /**
  * @file blocks_products.cu
- * Each product that attention makes of wgmma.cuh and mma.cuh, alone: one block of threads,
- * whole numbers from -3 to 3, and the host's sums, which are exact as those of the device must be.
+ * Each product of wgmma.cuh and mma.cuh that attention uses, tested alone: one block multiplies
+ * integers from -3 to 3. The sums are exact on the device and on the host, which compares them.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/blocks.cuh"
@@ -10,7 +10,7 @@ namespace {
 
 /* ------------------------------------ scores: both operands from shared memory, by columns ---- */
 
-/** The lower 64 of 128 rows of a, times N rows of b. */
+/** Multiplies the lower 64 of 128 rows of a by N rows of b. */
 template <class T, int DEPTH, int N>
 __global__ void __launch_bounds__(128)
     products_kernel(const __grid_constant__ CUtensorMap a_map,
@@ -66,7 +66,7 @@ template <class T, int DEPTH, int N, int COLUMNS> int products()
 
 /* ------------------------------------ sums: left operand from registers, right one by rows ---- */
 
-/** 64 x ROWS accumulators, packed, times ROWS rows of b, added to 64 x N accumulators. */
+/** Adds 64 x ROWS packed accumulators times ROWS rows of b to 64 x N accumulators. */
 template <class T, int ROWS, int N>
 __global__ void __launch_bounds__(128)
     accumulate_kernel(const float *left, const __grid_constant__ CUtensorMap b_map, float *sums)
@@ -122,9 +122,9 @@ template <class T, int ROWS, int N> int accumulate_rows()
 
 /* ----------------- gradients of queries: left operand stored transposed, right one by rows ---- */
 
-/** Two groups store 64 rows each of left (128 x ROWS), transposed, and each
- * multiply 64 x 128 of it by 64 columns of b's 128 rows: 64 rows a group where DEPTH is
- * 64, 64 columns a group where it is 128. */
+/** Two groups store 64 rows each of left (128 x ROWS), transposed. Each then multiplies 64 x 128 of
+ * it by 64 columns of b's 128 rows. A group computes 64 rows of the result if DEPTH is 64, and
+ * 64 columns if it is 128. */
 template <class T, int DEPTH, int ROWS>
 __global__ void __launch_bounds__(256)
     crossed_kernel(const float *left, const __grid_constant__ CUtensorMap b_map, float *out)
@@ -189,8 +189,8 @@ template <class T, int DEPTH, int ROWS> int crossed()
 
 /* --------------------------------------------------------------------- products of sm_80 ---- */
 
-/** Warp w: rows 16 w to 16 w + 15 of a times 32 rows of b, by columns;
- * then `left` times b, by rows. */
+/** Warp w multiplies rows 16 w to 16 w + 15 of a by 32 rows of b, by columns, then `left` by b,
+ * by rows. */
 template <class T, int DEPTH>
 __global__ void __launch_bounds__(128) mma_kernel(const T *a, const T *b, const float *left,
                                                   int rows, int columns, float *scores, float *sums)
@@ -248,15 +248,15 @@ template <class T, int DEPTH, int ROWS, int COLUMNS> int mma_tiles()
 /* --------------------------------------------------------------------------------- table ---- */
 
 static const block_row rows[] = {
-    /* scores of 64 rows: q kT and g vT forward and of a pass of queries, k qT
-     * and v gT of a pass of keys */
+    /* scores of 64 rows: q kT and g vT in the forward and in the backward of queries, k qT and v gT
+     * in the backward of keys */
     HALVES("64 x 64, 64 deep, both by columns", products, 64, 64, 64),
     HALVES("64 x 64, 128 deep, both by columns", products, 128, 64, 128),
     HALVES("64 x 128, 64 deep, both by columns", products, 64, 128, 64),
     HALVES("64 x 128, 128 deep, both by columns", products, 128, 128, 128),
     HALVES("64 x 128, 40 of 64 deep, both by columns", products, 64, 128, 40),
     HALVES("64 x 128, 72 of 128 deep, both by columns", products, 128, 128, 72),
-    /* p v forward, ds k of a pass of queries; pT g and dsT q of a pass of keys */
+    /* p v in the forward, ds k in the backward of queries; pT g and dsT q in that of keys */
     HALVES("64 x 64 += registers, 64 rows", accumulate_rows, 64, 64),
     HALVES("64 x 64 += registers, 128 rows", accumulate_rows, 128, 64),
     HALVES("64 x 128 += registers, 64 rows", accumulate_rows, 64, 128),

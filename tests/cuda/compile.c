@@ -1,5 +1,5 @@
 /** @file compile.c  Compiled functions on a GPU, call by call and as graphs: the bits of calls, one
- * plan, memory given back. */
+ * plan, memory returned. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/explains.h"
 #include "tests/cuda/cuda.h"
@@ -105,7 +105,7 @@ static ts_status layer(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, 
     return TS_STATUS_OF(out[0]);
 }
 
-TS_TEST(graphs_follow_inputs_that_move_and_results_stay, .loop = 2)
+TS_TEST(graphs_follow_inputs_at_other_addresses, .loop = 2)
 {
     GPU(device);
     TS_SCOPE;
@@ -175,7 +175,7 @@ static ts_status with_wait(void *ctx, ts_tensor *const *in, int n, ts_tensor **o
     return TS_STATUS_OF(out[0] = ts_masked_scatter(in[0], in[1], in[2]));
 }
 
-TS_TEST(what_cannot_be_captured_is_named_and_runs)
+TS_TEST(calls_that_cannot_be_captured_are_named_and_run)
 {
     GPU(device);
     TS_SCOPE;
@@ -199,7 +199,7 @@ TS_TEST(what_cannot_be_captured_is_named_and_runs)
     ts_compiled_free(c);
 }
 
-TS_TEST(a_call_at_a_time_is_no_graph)
+TS_TEST(with_TS_SYNC_there_is_no_graph)
 {
     setenv("TS_SYNC", "1", 1);
     GPU(device);

@@ -121,7 +121,7 @@ static int select_kernels(int i, int most)
     return i % 2 ? most / 6 : most;
 }
 
-TS_TEST(convolutions_are_those_of_the_CPU, .loop = 2 * 4, .timeout = 240)
+TS_TEST(convolutions_equal_those_of_the_CPU, .loop = 2 * 4, .timeout = 240)
 {
     int turns = select_kernels(_i, 96);
     GPU(device);
@@ -208,7 +208,7 @@ static void assert_summed(ts_tensor *got, ts_tensor *want, ts_tensor *sums, doub
 
 static const ts_dtype halves[] = {TS_BF16, TS_F16};
 
-TS_TEST(convolutions_of_halves_are_sums_in_f32, .loop = 2 * 2, .timeout = 240)
+TS_TEST(convolutions_of_halves_accumulate_in_f32, .loop = 2 * 2, .timeout = 240)
 {
     int turns = select_kernels(_i, 72);
     GPU(device);
@@ -239,7 +239,7 @@ TS_TEST(convolutions_of_halves_are_sums_in_f32, .loop = 2 * 2, .timeout = 240)
 }
 
 /* The matrix of windows has 288 MiB, so it is gathered in two chunks. */
-TS_TEST(large_batches_are_cut)
+TS_TEST(convolutions_of_large_batches_are_split)
 {
     GPU(device);
     TS_SCOPE;

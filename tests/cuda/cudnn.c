@@ -198,7 +198,7 @@ TS_TEST(the_fastest_engine_runs)
     ck_assert_int_gt(all_runs(), runs + 2);
 }
 
-TS_TEST(faster_own_kernels_run)
+TS_TEST(own_kernels_run_where_they_are_faster)
 {
     open_fake(2);
     times[OWN] = 1, times[0] = 0.99f, times[1] = 3; /* a tie keeps the own kernels */
@@ -209,7 +209,7 @@ TS_TEST(faster_own_kernels_run)
     ck_assert_int_eq(fake->live, 0); /* all descriptors are destroyed */
 }
 
-TS_TEST(cudnn_by_order_is_not_compared_with_own_kernels)
+TS_TEST(cudnn_that_is_requested_is_not_timed_against_own_kernels)
 {
     setenv("TS_CUDA_CONV", "cudnn", 1);
     open_fake(1);
@@ -218,7 +218,7 @@ TS_TEST(cudnn_by_order_is_not_compared_with_own_kernels)
     ck_assert_int_eq(own_runs, 0);
 }
 
-TS_TEST(own_kernels_by_order)
+TS_TEST(own_kernels_that_are_requested_run)
 {
     setenv("TS_CUDA_CONV", "own", 1);
     open_fake(1);
@@ -250,7 +250,7 @@ TS_TEST(engines_that_compile_are_not_used)
     ck_assert_int_eq(all_runs(), fake->runs[2]);
 }
 
-TS_TEST(engines_that_fail_are_left_out)
+TS_TEST(engines_that_fail_are_not_used)
 {
     open_fake(4);
     times[OWN] = 9, times[3] = 8;
@@ -281,7 +281,7 @@ TS_TEST(a_failure_of_own_kernels_is_returned)
     ck_assert(run(&strided, TS_CUDA_CONV_Y)); /* the choice was still open */
 }
 
-TS_TEST(a_capture_measures_nothing)
+TS_TEST(no_engine_is_timed_during_a_capture)
 {
     open_fake(1);
     times[OWN] = 9;
@@ -318,7 +318,7 @@ TS_TEST(the_graph_describes_the_call)
               fake->pointers[2] == operands.y && fake->pointers[3] == operands.bias);
 }
 
-TS_TEST(calls_that_cudnn_cannot_run)
+TS_TEST(calls_that_cudnn_does_not_support_are_refused)
 {
     open_fake(1);
     times[OWN] = 9;
@@ -371,7 +371,7 @@ static void end_folder(void)
 }
 #define FOLDER .setup = set_folder, .teardown = end_folder
 
-TS_TEST(a_choice_is_read_by_later_processes, FOLDER, .loop = 2)
+TS_TEST(later_processes_read_the_choice_of_an_engine, FOLDER, .loop = 2)
 {
     open_fake(3);
     times[OWN] = _i ? 1 : 9, times[0] = 5, times[1] = 2, times[2] = 4;
@@ -403,7 +403,7 @@ TS_TEST(a_choice_is_read_by_later_processes, FOLDER, .loop = 2)
     ck_assert_int_eq(in_a_process() & 2, 2 * _i);
 }
 
-TS_TEST(a_choice_of_an_engine_that_changed_is_measured_again, FOLDER)
+TS_TEST(engines_are_timed_again_after_an_engine_changed, FOLDER)
 {
     open_fake(3);
     times[OWN] = 9, times[0] = 5, times[1] = 2, times[2] = 4;
@@ -419,7 +419,7 @@ TS_TEST(a_choice_of_an_engine_that_changed_is_measured_again, FOLDER)
     ck_assert_int_eq(in_a_process(), 2);
 }
 
-TS_TEST(the_calls_after_a_convolution_are_measured_and_run_with_it)
+TS_TEST(the_calls_after_a_convolution_are_timed_and_run_with_it)
 {
     open_fake(1);
     times[OWN] = 9;
@@ -436,7 +436,7 @@ TS_TEST(the_calls_after_a_convolution_are_measured_and_run_with_it)
     ck_assert_int_gt(all_runs(), runs + 2);
 }
 
-TS_TEST(libraries_that_cannot_be_used, .loop = 3)
+TS_TEST(an_unusable_cudnn_library_is_not_used, .loop = 3)
 {
     open_fake(1);
     times[OWN] = 9;

@@ -33,7 +33,7 @@ static bool same_bits(ts_tensor *a, ts_tensor *b)
 
 /* Products with a matrix of 1 / 1024 make the source, which takes time; each result is i again. The
  * source's memory is overwritten right after the copy is queued. */
-TS_TEST(a_copy_between_devices_comes_after_its_source_and_before_what_reuses_its_memory, .loop = 4)
+TS_TEST(copies_between_devices_are_ordered_with_the_streams_of_both, .loop = 4)
 {
     TWO_GPUS(first, second);
     enum { N = 1 << 20, ROUNDS = 40 };
@@ -65,7 +65,7 @@ TS_TEST(a_copy_between_devices_comes_after_its_source_and_before_what_reuses_its
     ts_stream_free(to, streams[1]);
 }
 
-TS_TEST(a_copy_into_a_tensor_of_the_other_device_repeats_and_converts_as_on_one, .loop = 2)
+TS_TEST(copies_between_devices_broadcast_and_convert_as_on_one_device, .loop = 2)
 {
     TWO_GPUS(first, second);
     TS_SCOPE;
@@ -80,7 +80,7 @@ TS_TEST(a_copy_into_a_tensor_of_the_other_device_repeats_and_converts_as_on_one,
 
 /* Pinned memory is allocated through one device, and all devices read it. It may be released before
  * the copy has run. */
-TS_TEST(pinned_memory_of_one_device_is_copied_to_the_other_before_it_is_given_back)
+TS_TEST(pinned_memory_of_one_device_may_be_copied_to_the_other)
 {
     TWO_GPUS(first, second);
     TS_SCOPE;
@@ -98,7 +98,7 @@ TS_TEST(pinned_memory_of_one_device_is_copied_to_the_other_before_it_is_given_ba
         ck_assert_msg(all_are(y[i], (float)i), "round %d", i);
 }
 
-TS_TEST(each_op_that_is_given_tensors_of_both_devices_names_them_and_the_devices_go_on)
+TS_TEST(ops_with_tensors_of_two_devices_fail_naming_both)
 {
     TWO_GPUS(first, second);
     TS_SCOPE;
@@ -224,7 +224,7 @@ TS_TEST(scatters_into_lines_of_growing_length_are_the_CPUs_on_both_devices)
 
 /* ------------------------------------------------------------------------------ memory ---- */
 
-TS_TEST(statistics_of_memory_are_each_devices_own)
+TS_TEST(memory_statistics_are_kept_per_device)
 {
     TWO_GPUS(first, second);
     TS_SCOPE;
@@ -346,7 +346,7 @@ static bool work(int number, void *ctx)
 }
 
 /* All threads load kernels, make plans of products and allocate memory at once. */
-TS_TEST(threads_that_each_have_a_device_do_not_disturb_each_other, .timeout = 120)
+TS_TEST(threads_with_a_device_each_compute_independently, .timeout = 120)
 {
     TWO_GPUS(first, second);
     TS_SCOPE;

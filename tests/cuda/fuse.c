@@ -257,7 +257,7 @@ static ts_status add_gradient(void *ctx, ts_tensor *const *in, int n, ts_tensor 
 }
 
 /* The plan gives no memory to a gradient that is not used after the epilogue. */
-TS_TEST(gradients_without_memory_are_not_computed_beside_an_epilogue, .loop = 4)
+TS_TEST(epilogues_do_not_compute_gradients_without_memory, .loop = 4)
 {
     DEVICE(device);
     TS_SCOPE;
@@ -362,7 +362,7 @@ static void damage(const char *path, double at, bool cut)
     fclose(f);
 }
 
-TS_TEST(code_is_read_from_disk_and_damaged_files_are_not_believed, FOLDER)
+TS_TEST(cached_code_is_read_from_disk_and_damaged_files_are_rejected, FOLDER)
 {
     DEVICE(device);
     capability = 90;
@@ -378,7 +378,7 @@ TS_TEST(code_is_read_from_disk_and_damaged_files_are_not_believed, FOLDER)
     ck_assert(!run_small(device));
 }
 
-TS_TEST(code_that_others_may_write_is_not_believed, FOLDER)
+TS_TEST(cached_code_that_others_may_write_is_rejected, FOLDER)
 {
     DEVICE(device);
     struct stat status;
@@ -403,7 +403,7 @@ TS_TEST(code_that_others_may_write_is_not_believed, FOLDER)
     unlink(target);
 }
 
-TS_TEST(without_a_folder_code_is_compiled_each_time, FOLDER)
+TS_TEST(without_a_cache_folder_code_is_compiled_in_each_process, FOLDER)
 {
     DEVICE(device);
     capability = 90;
@@ -416,7 +416,7 @@ TS_TEST(without_a_folder_code_is_compiled_each_time, FOLDER)
     setenv("TS_CUDA_CACHE", folder, 1);
 }
 
-TS_TEST(processes_that_keep_the_same_code_do_not_meet, FOLDER)
+TS_TEST(processes_that_store_the_same_code_do_not_conflict, FOLDER)
 {
     DEVICE(device);
     capability = 90;

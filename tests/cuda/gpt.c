@@ -104,7 +104,7 @@ TS_TEST(a_GPT_trains_along_the_curve_of_the_CPU)
                   curves[1][0], curves[1][STEPS - 1]);
 }
 
-TS_TEST(a_run_that_was_saved_goes_on_with_the_same_bits)
+TS_TEST(a_resumed_run_has_the_same_bits)
 {
     GPU(device);
     TS_SCOPE;

@@ -153,7 +153,7 @@ static ts_status chain_of_bytes(void *ctx, ts_tensor *const *in, int n, ts_tenso
     return TS_STATUS_OF(out[0] = ts_maximum(ts_add(in[0], in[0]), in[0]));
 }
 
-TS_TEST(groups_of_more_than_32_bits_of_elements)
+TS_TEST(groups_of_more_than_2_to_the_32_elements_are_computed)
 {
     GPU(device);
     TS_SCOPE;

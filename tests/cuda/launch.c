@@ -128,7 +128,7 @@ static int clusters(int on, int kernel, unsigned shared, unsigned cluster)
                             &(ts_cuda_grid){{1, 1, 1}, {64, 1, 1}, shared, cluster});
 }
 
-TS_TEST(each_device_allows_a_kernel_what_its_grid_needs_at_the_first_launch_and_no_more_is_asked)
+TS_TEST(shared_memory_limits_are_set_once_per_device_at_the_first_launch)
 {
     for (int turn = 0; turn < 3; turn++) {
         int before = asked;
@@ -144,7 +144,7 @@ TS_TEST(each_device_allows_a_kernel_what_its_grid_needs_at_the_first_launch_and_
     ck_assert_int_eq(refused, 0);
 }
 
-TS_TEST(a_kernel_is_allowed_more_when_a_grid_wants_more_and_never_less)
+TS_TEST(the_shared_memory_limit_of_a_kernel_only_grows)
 {
     ck_assert_int_eq(launch(0, 0, 1000, 1), cudaSuccess);
     ck_assert_int_eq(launch(0, 0, 60000, 1), cudaSuccess);
@@ -156,7 +156,7 @@ TS_TEST(a_kernel_is_allowed_more_when_a_grid_wants_more_and_never_less)
     ck_assert_int_eq(refused, 0);
 }
 
-TS_TEST(how_many_clusters_fit_is_each_devices_own_number_and_asked_once)
+TS_TEST(the_number_of_clusters_that_fit_is_queried_once_per_device)
 {
     for (int turn = 0; turn < 2; turn++) {
         int before = asked;
@@ -170,7 +170,7 @@ TS_TEST(how_many_clusters_fit_is_each_devices_own_number_and_asked_once)
     ck_assert_int_eq(refused, 0);
 }
 
-TS_TEST(a_device_with_less_shared_memory_runs_no_such_cluster_and_is_asked_once)
+TS_TEST(clusters_that_do_not_fit_are_not_launched_and_the_limit_is_queried_once)
 {
     ck_assert_int_eq(clusters(1, 0, 200000, 4), 0);
     int before = asked;
@@ -199,7 +199,7 @@ static bool launch_all(int thread, void *ctx)
     return good;
 }
 
-TS_TEST(threads_that_launch_the_same_kernels_at_once_find_them_allowed, .threads = true)
+TS_TEST(threads_may_launch_a_kernel_for_the_first_time_at_once, .threads = true)
 {
     enum { THREADS = 4 };
     ck_assert_int_eq(ts_together(THREADS, launch_all, NULL), THREADS);

@@ -101,7 +101,8 @@ static double unit_of(ts_dtype dtype)
 }
 
 /** Indices and values of extremes equal the CPU's; sums differ by rounding. */
-TS_TEST(reductions_of_drawn_layouts_are_those_of_the_CPU, .loop = DTYPES, .timeout = 120)
+TS_TEST(reductions_of_drawn_layouts_equal_those_of_the_CPU, .loop = DTYPES,
+        .timeout = 120)
 {
     GPU(device);
     ts_dtype dtype = dtypes[_i];
@@ -151,7 +152,7 @@ TS_TEST(reductions_of_drawn_layouts_are_those_of_the_CPU, .loop = DTYPES, .timeo
 typedef ts_tensor *binary(ts_tensor *a, ts_tensor *b);
 
 /** Operands are converted as by a cast, for all pairs of dtypes and random layouts. */
-TS_TEST(pointwise_ops_of_two_dtypes_are_those_of_the_CPU, .loop = DTYPES, .timeout = 120)
+TS_TEST(pointwise_ops_of_two_dtypes_equal_those_of_the_CPU, .loop = DTYPES, .timeout = 120)
 {
     static binary *const ops[] = {ts_add, ts_mul, ts_maximum, ts_div};
     GPU(device);
@@ -190,8 +191,8 @@ TS_TEST(pointwise_ops_of_two_dtypes_are_those_of_the_CPU, .loop = DTYPES, .timeo
 /** Fills *both with a random tensor of these sizes on the CPU and its copy on the device. Their
  * dims have a random order in memory; one dim is a slice of a larger one, has step 2, or is
  * expanded. */
-static void lying_anyhow(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device,
-                         ts_tensor *(*both)[2])
+static void draw_layout(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device,
+                        ts_tensor *(*both)[2])
 {
     int64_t order[4], back[4], outer[4], whole[4];
     int wide = (int)drawn(ndim), kind = (int)drawn(4);
@@ -227,7 +228,8 @@ static bool expanded(ts_tensor *x)
     return false;
 }
 
-TS_TEST(pointwise_ops_of_operands_in_any_order_are_those_of_the_CPU, .loop = DTYPES, .timeout = 120)
+TS_TEST(pointwise_ops_of_operands_in_any_order_equal_those_of_the_CPU,
+        .loop = DTYPES, .timeout = 120)
 {
     static binary *const ops[] = {ts_add, ts_mul, ts_maximum, ts_lt};
     GPU(device);
@@ -242,10 +244,10 @@ TS_TEST(pointwise_ops_of_operands_in_any_order_are_those_of_the_CPU, .loop = DTY
         for (int d = 0; d < ndim; d++)
             sizes[d] = drawn_size(&room);
         ts_tensor *x[2], *y[2], *some[2], *to[2];
-        lying_anyhow(sizes, ndim, first, device, &x);
-        lying_anyhow(sizes, ndim, second, device, &y);
-        lying_anyhow(sizes, ndim, TS_BOOL, device, &some);
-        lying_anyhow(sizes, ndim, TS_F32, device, &to);
+        draw_layout(sizes, ndim, first, device, &x);
+        draw_layout(sizes, ndim, second, device, &y);
+        draw_layout(sizes, ndim, TS_BOOL, device, &some);
+        draw_layout(sizes, ndim, TS_F32, device, &to);
         for (int k = 0; k < 4; k++)
             assert_alike(ops[k](x[1], y[1]), ops[k](x[0], y[0]), 0, 0, "op", second);
         if (second == first)
@@ -259,7 +261,7 @@ TS_TEST(pointwise_ops_of_operands_in_any_order_are_those_of_the_CPU, .loop = DTY
     }
 }
 
-TS_TEST(joined_members_in_any_order_are_those_of_the_CPU, .loop = 3, .timeout = 60)
+TS_TEST(cat_of_members_in_any_layout_equals_that_of_the_CPU, .loop = 3, .timeout = 60)
 {
     static const ts_dtype some[] = {TS_F32, TS_BF16, TS_U8};
     GPU(device);
@@ -279,7 +281,7 @@ TS_TEST(joined_members_in_any_order_are_those_of_the_CPU, .loop = 3, .timeout = 
                 both[0] = drawn_values(sizes, ndim, some[_i], true);
                 both[1] = ts_to_device(both[0], device);
             } else {
-                lying_anyhow(sizes, ndim, some[_i], device, &both);
+                draw_layout(sizes, ndim, some[_i], device, &both);
             }
             here[k] = both[0];
             there[k] = both[1];
@@ -290,7 +292,7 @@ TS_TEST(joined_members_in_any_order_are_those_of_the_CPU, .loop = 3, .timeout = 
 
 /** Result y and the gradient of sum(y * w) equal the CPU's up to rounding. A tensor that begins at
  * another address gives the same bits. */
-TS_TEST(short_lines_are_those_of_the_CPU, .loop = 3, .timeout = 120)
+TS_TEST(short_lines_equal_those_of_the_CPU, .loop = 3, .timeout = 120)
 {
     GPU(device);
     ts_dtype dtype = dtypes[_i];
@@ -401,7 +403,7 @@ TS_TEST(sums_of_few_rows_are_exact, .loop = DTYPES - 1, .timeout = 60)
 
 /** Reductions over dim 0 of rows that are not a multiple of 16 bytes long, at each alignment:
  *  results are bit-identical with those of an aligned copy. */
-TS_TEST(reductions_of_columns_do_not_depend_on_where_they_lie, .loop = 3)
+TS_TEST(reductions_of_columns_do_not_depend_on_alignment, .loop = 3)
 {
     GPU(device);
     ts_dtype dtype = dtypes[_i];
@@ -428,7 +430,7 @@ TS_TEST(reductions_of_columns_do_not_depend_on_where_they_lie, .loop = 3)
 
 /** Scatters with up to 8 indices per line, some equal: sums have the CPU's order and are rounded
  *  once. */
-TS_TEST(sums_at_few_places_of_a_line_are_those_of_the_CPU, .loop = DTYPES - 1, .timeout = 60)
+TS_TEST(sums_at_few_places_of_a_line_equal_those_of_the_CPU, .loop = DTYPES - 1, .timeout = 60)
 {
     GPU(device);
     ts_dtype dtype = dtypes[_i];

@@ -121,7 +121,7 @@ static const int64_t third = 3;
 
 /** Rows that fit registers, the shared memory of one block, or that of clusters of 2, 4 and 8; and
  *  unaligned rows, which take two passes. */
-TS_TEST(loss_and_gradient_of_wide_rows_are_those_of_the_CPU, .loop = 6)
+TS_TEST(loss_and_gradient_of_wide_rows_equal_those_of_the_CPU, .loop = 6)
 {
     GPU(device);
     static const int64_t classes[] = {8192, 10248, 20000, 50257, 50304, 100352, 151936};

@@ -12,7 +12,7 @@ static const char wild[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
                            "    st.global.u32 [%at], %x;\n    ret;\n}\n";
 
 /** Asserts that a call failed with TS_ERR_DEVICE and a message that names the fault. */
-static void says_lost(ts_status status, const char *call)
+static void expect_lost(ts_status status, const char *call)
 {
     ck_assert_msg(status == TS_ERR_DEVICE && ts_error_code() == TS_ERR_DEVICE, "%s: %s", call,
                   ts_status_name(status));
@@ -23,7 +23,7 @@ static void says_lost(ts_status status, const char *call)
     ts_error_clear();
 }
 
-TS_TEST(after_a_kernel_that_faults_each_call_on_the_device_says_why_and_the_CPU_goes_on)
+TS_TEST(after_a_fault_each_call_on_the_device_reports_it_and_the_CPU_still_works)
 {
     GPU(device);
     TS_SCOPE;
@@ -49,18 +49,18 @@ TS_TEST(after_a_kernel_that_faults_each_call_on_the_device_says_why_and_the_CPU_
                   "%s", message);
     ts_error_clear();
 
-    says_lost(TS_STATUS_OF(ts_add(there, there)), "an op");
-    says_lost(TS_STATUS_OF(ts_mm(ts_view(sum, TS_SIZES(3, 1)), ts_view(product, TS_SIZES(1, 3)))),
-              "a product");
-    says_lost(TS_STATUS_OF(ts_empty_on(TS_SIZES(1 << 20), TS_F32, device)), "an allocation");
-    says_lost(ts_copy_to(there, values, sizeof values), "a copy to the CPU");
-    says_lost(TS_STATUS_OF(ts_to_device(here, device)), "a copy from the CPU");
-    says_lost(TS_STATUS_OF(ts_empty_pinned(TS_SIZES(3), TS_F32, device)), "pinned memory");
-    says_lost(ts_synchronize(device), "a wait");
-    says_lost(ts_stream_synchronize(device, stream), "a wait for a stream");
-    says_lost(ts_event_record(device, event), "an event");
-    says_lost(ts_stream_new(device, &other), "a stream");
-    says_lost(ts_event_new(device, &later), "an event that is new");
+    expect_lost(TS_STATUS_OF(ts_add(there, there)), "an op");
+    expect_lost(TS_STATUS_OF(ts_mm(ts_view(sum, TS_SIZES(3, 1)), ts_view(product, TS_SIZES(1, 3)))),
+                "a product");
+    expect_lost(TS_STATUS_OF(ts_empty_on(TS_SIZES(1 << 20), TS_F32, device)), "an allocation");
+    expect_lost(ts_copy_to(there, values, sizeof values), "a copy to the CPU");
+    expect_lost(TS_STATUS_OF(ts_to_device(here, device)), "a copy from the CPU");
+    expect_lost(TS_STATUS_OF(ts_empty_pinned(TS_SIZES(3), TS_F32, device)), "pinned memory");
+    expect_lost(ts_synchronize(device), "a wait");
+    expect_lost(ts_stream_synchronize(device, stream), "a wait for a stream");
+    expect_lost(ts_event_record(device, event), "an event");
+    expect_lost(ts_stream_new(device, &other), "a stream");
+    expect_lost(ts_event_new(device, &later), "an event that is new");
 
     ts_event_free(device, event);
     ts_stream_free(device, stream);

@@ -5,7 +5,7 @@
 
 enum { MIB = 1 << 20 };
 
-TS_TEST(memory_of_a_released_tensor_serves_the_next_call_of_the_stream)
+TS_TEST(the_next_call_of_a_stream_reuses_released_memory)
 {
     GPU(device);
     TS_SCOPE;
@@ -37,7 +37,7 @@ TS_TEST(statistics_count_bytes_in_use_cached_bytes_and_their_peak)
     ck_assert_int_eq(after.reserved, held.reserved);
 }
 
-TS_TEST(without_a_cache_each_tensor_is_memory_of_the_device_s_own)
+TS_TEST(without_a_cache_each_tensor_has_its_own_allocation)
 {
     setenv("TS_CUDA_ALLOC", "system", 1);
     GPU(device);
@@ -54,7 +54,7 @@ TS_TEST(without_a_cache_each_tensor_is_memory_of_the_device_s_own)
 }
 
 /* Random sizes and lifetimes: no blocks overlap, and all freed memory can be allocated again. */
-TS_TEST(blocks_never_overlap_and_none_is_lost_under_random_use, .timeout = 120)
+TS_TEST(blocks_never_overlap_or_leak_under_random_use, .timeout = 120)
 {
     GPU(device);
     enum { LIVE = 64, TURNS = 4000 };
@@ -92,7 +92,7 @@ static void keep_busy(ts_tensor *a, int products)
 
 /* The reader's stream lags behind. Without ts_record_stream() the allocator would reuse the block
  * for the next write at once. */
-TS_TEST(memory_that_another_stream_still_reads_is_not_handed_out_again, .timeout = 120)
+TS_TEST(memory_in_use_by_another_stream_is_not_reused, .timeout = 120)
 {
     GPU(device);
     TS_SCOPE;
@@ -126,7 +126,7 @@ TS_TEST(memory_that_another_stream_still_reads_is_not_handed_out_again, .timeout
 
 /* Each block is written on one random stream and read on another, and released while both may lag
  * behind. */
-TS_TEST(values_survive_random_use_of_blocks_on_several_streams, .timeout = 120)
+TS_TEST(values_survive_random_reuse_of_memory_on_several_streams, .timeout = 120)
 {
     GPU(device);
     TS_SCOPE;
@@ -178,7 +178,7 @@ TS_TEST(values_survive_random_use_of_blocks_on_several_streams, .timeout = 120)
         ts_stream_free(device, streams[i]);
 }
 
-TS_TEST(streams_that_come_and_go_share_what_is_kept_and_many_at_a_time_have_memory_too)
+TS_TEST(new_streams_reuse_the_cached_memory_of_freed_streams)
 {
     GPU(device);
     TS_SCOPE;
@@ -276,7 +276,7 @@ TS_TEST(a_full_device_is_an_error_until_memory_is_released_1000_times,
 }
 
 /* Cached pieces of one size must return to the device if another size needs the memory. */
-TS_TEST(memory_kept_for_reuse_goes_back_when_the_device_is_full)
+TS_TEST(cached_memory_is_returned_when_the_device_is_full)
 {
     GPU(device);
     TS_SCOPE;

@@ -32,7 +32,7 @@ static double apart(ts_tensor *a, ts_tensor *b)
 static const ts_dtype dtypes[] = {TS_F64, TS_F32, TS_BF16, TS_F16};
 static const double epsilons[] = {0x1p-52, 0x1p-23, 0x1p-7, 0x1p-10};
 
-TS_TEST(bits_of_a_product_do_not_depend_on_where_its_data_lie, .loop = 4)
+TS_TEST(products_do_not_depend_on_the_alignment_of_operands, .loop = 4)
 {
     GPU(device);
     TS_SCOPE;
@@ -52,7 +52,7 @@ TS_TEST(bits_of_a_product_do_not_depend_on_where_its_data_lie, .loop = 4)
     }
 }
 
-TS_TEST(a_linear_layer_reads_transposed_repeated_and_uneven_operands_as_if_they_were_dense,
+TS_TEST(linear_of_transposed_expanded_and_strided_operands_equals_linear_of_copies,
         .loop = 4)
 {
     GPU(device);
@@ -119,7 +119,7 @@ static void same_as_on_the_cpu(ts_tensor *got, ts_tensor *expected)
 
 /* Sizes near the kernel's tile, 64 x 64 with a depth of 16. Operands use the whole range of their
  * dtype, so sums wrap. */
-TS_TEST(products_of_integers_are_the_cpus_whatever_their_sizes_and_steps, .loop = 3)
+TS_TEST(products_of_integers_of_all_sizes_and_strides_equal_those_of_the_CPU, .loop = 3)
 {
     GPU(device);
     static const ts_dtype integers[] = {TS_I64, TS_I32, TS_U8};
@@ -219,7 +219,7 @@ static ts_tensor *product_between(ts_tensor *a, ts_tensor *b)
 }
 
 /* Sums are exact in f32 and rounded once, so both sides have the same bits. */
-TS_TEST(padded_products_of_drawn_sizes_are_the_cpus, .loop = 4, .timeout = 120)
+TS_TEST(padded_products_of_drawn_sizes_equal_those_of_the_CPU, .loop = 4, .timeout = 120)
 {
     ts_dtype dtype = _i % 2 ? TS_F16 : TS_BF16;
     if (_i < 2)
@@ -258,7 +258,7 @@ TS_TEST(padded_products_of_drawn_sizes_are_the_cpus, .loop = 4, .timeout = 120)
 }
 
 /* With k = 24 the weight's rows are multiples of 16 bytes, so only its last rows are copied. */
-TS_TEST(padded_products_of_many_columns_are_the_cpus, .loop = 2, .timeout = 120)
+TS_TEST(padded_products_of_many_columns_equal_those_of_the_CPU, .loop = 2, .timeout = 120)
 {
     setenv("TS_CUDA_MATMUL", "padded", 1);
     GPU(device);
@@ -281,7 +281,7 @@ static void keep_matmul_line(void *payload, const char *topic, const char *line)
         snprintf(matmul_line, sizeof matmul_line, "%s", line);
 }
 
-TS_TEST(the_log_says_which_products_are_padded)
+TS_TEST(the_log_has_padded_products)
 {
     GPU(device);
     TS_SCOPE;
@@ -299,7 +299,7 @@ TS_TEST(the_log_says_which_products_are_padded)
 }
 
 /* After a few thousand shapes plans are not kept any more: each call makes its own. */
-TS_TEST(products_of_more_shapes_than_there_are_plans_kept_are_right, .timeout = 120)
+TS_TEST(products_of_more_shapes_than_the_plan_cache_holds_are_correct, .timeout = 120)
 {
     GPU(device);
     TS_SCOPE;
@@ -315,7 +315,7 @@ TS_TEST(products_of_more_shapes_than_there_are_plans_kept_are_right, .timeout = 
 }
 
 /** Infinities, NaN and numbers near the largest one affect only the sums that they belong to. */
-TS_TEST(numbers_that_are_not_finite_stay_in_their_rows_and_columns)
+TS_TEST(values_that_are_not_finite_stay_in_their_rows_and_columns)
 {
     GPU(device);
     static const int64_t sizes[][3] = {{64, 64, 64}, {40, 100, 36}, {129, 68, 2048}};

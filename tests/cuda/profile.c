@@ -267,7 +267,7 @@ static double time_spin(ts_device device, ts_tensor *sum, double *known)
 
 /** A kernel that waits for 10 us to 10 ms has this time in the profile, within 2 % and 1 us. A
  *  kernel that does not wait measures the time outside of the loop. */
-TS_TEST(a_kernel_of_known_length_has_this_time)
+TS_TEST(a_kernel_of_known_duration_has_this_time_in_the_profile)
 {
     GPU(device);
     ts_tensor *sum = ts_empty_on(TS_SIZES(1), TS_I64, device);

@@ -63,7 +63,7 @@ static ts_status norm_of_sum(void *ctx, ts_tensor *const *in, int n, ts_tensor *
     (void)ctx, (void)n, (void)m;
     return TS_STATUS_OF(out[0] = ts_layer_norm(ts_add(in[0], in[1]), TS_NONE, TS_NONE));
 }
-TS_TEST(a_norm_of_equal_elements_in_a_group_is_zero)
+TS_TEST(a_layer_norm_of_equal_elements_in_a_group_is_zero)
 {
     GPU(device);
     static const int64_t columns[] = {3, 128, 1000, 4096};
@@ -81,7 +81,7 @@ TS_TEST(a_norm_of_equal_elements_in_a_group_is_zero)
 }
 
 /** A NaN or infinity affects its row only. */
-TS_TEST(not_a_number_stays_in_its_row)
+TS_TEST(NaN_stays_in_its_row)
 {
     GPU(device);
     TS_SCOPE;
@@ -119,7 +119,7 @@ static ts_status used_again(void *ctx, ts_tensor *const *in, int n, ts_tensor **
     out[3] = ts_matmul(drawn, in[1]);
     return TS_STATUS_OF(out[4] = ts_matmul(soft, in[1]));
 }
-TS_TEST(values_that_are_computed_again_have_their_bits, .loop = 2)
+TS_TEST(recomputed_values_have_the_same_bits, .loop = 2)
 {
     GPU(device);
     static const int64_t columns[] = {64, 256, 768, 1000, 2048};

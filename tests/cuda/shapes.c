@@ -129,28 +129,28 @@ static int64_t rows_of_fitted(int64_t n) { return n < 2500 ? 1500 : n < 20000 ? 
 static const int64_t partial[] = {36864, 45056, 49152, 53248, 57344, 61440, 73728, 98304, 114688};
 enum { PARTIAL = sizeof partial / sizeof *partial };
 
-TS_TEST(softmax_of_rows_of_a_fitted_length_is_that_of_the_CPU, .loop = 2 * FITTED)
+TS_TEST(softmax_of_rows_of_a_fitted_length_equals_that_of_the_CPU, .loop = 2 * FITTED)
 {
     GPU(device);
     int64_t n = fitted[_i / 2];
     compare_softmax(device, _i % 2 ? TS_BF16 : TS_F32, rows_of_fitted(n), n);
 }
 
-TS_TEST(norms_of_rows_of_a_fitted_length_are_those_of_the_CPU, .loop = 2 * FITTED)
+TS_TEST(norms_of_rows_of_a_fitted_length_equal_those_of_the_CPU, .loop = 2 * FITTED)
 {
     GPU(device);
     int64_t n = fitted[_i / 2];
     compare_norms(device, _i % 2 ? TS_BF16 : TS_F32, rows_of_fitted(n), n);
 }
 
-TS_TEST(rows_that_leave_parts_of_a_cluster_empty_are_those_of_the_CPU, .loop = 2 * PARTIAL)
+TS_TEST(rows_that_leave_parts_of_a_cluster_empty_equal_those_of_the_CPU, .loop = 2 * PARTIAL)
 {
     GPU(device);
     compare_softmax(device, _i % 2 ? TS_BF16 : TS_F32, 40, partial[_i / 2]);
     compare_norms(device, _i % 2 ? TS_F16 : TS_F32, 40, partial[_i / 2]);
 }
 
-TS_TEST(norms_without_weights_are_those_of_the_CPU, .loop = 2 * FITTED)
+TS_TEST(norms_without_weights_equal_those_of_the_CPU, .loop = 2 * FITTED)
 {
     GPU(device);
     ts_dtype dtype = _i % 2 ? TS_F16 : TS_F32;
@@ -160,20 +160,20 @@ TS_TEST(norms_without_weights_are_those_of_the_CPU, .loop = 2 * FITTED)
                 dtype == TS_F32 ? 32 : 8);
 }
 
-TS_TEST(softmax_of_rows_of_any_length_is_that_of_the_CPU, .loop = 2 * LENGTHS)
+TS_TEST(softmax_of_rows_of_any_length_equals_that_of_the_CPU, .loop = 2 * LENGTHS)
 {
     GPU(device);
     compare_softmax(device, _i % 2 ? TS_BF16 : TS_F32, ROWS, lengths[_i / 2]);
 }
 
-TS_TEST(norms_of_rows_of_any_length_are_those_of_the_CPU, .loop = 2 * LENGTHS)
+TS_TEST(norms_of_rows_of_any_length_equal_those_of_the_CPU, .loop = 2 * LENGTHS)
 {
     GPU(device);
     compare_norms(device, _i % 2 ? TS_BF16 : TS_F32, ROWS, lengths[_i / 2]);
 }
 
 /** One to three rows of random lengths from 8,193, for which several blocks share a row. */
-TS_TEST(rows_that_blocks_share_are_those_of_the_CPU, .loop = 12, .timeout = 60)
+TS_TEST(rows_that_blocks_share_equal_those_of_the_CPU, .loop = 12, .timeout = 60)
 {
     GPU(device);
     uint64_t state = ((uint64_t)_i + 71) * 6364136223846793005u;
@@ -184,7 +184,7 @@ TS_TEST(rows_that_blocks_share_are_those_of_the_CPU, .loop = 12, .timeout = 60)
 }
 
 /* Small enough for memory checkers: a few rows per cluster on a GPU of 132 multiprocessors. */
-TS_TEST(rows_of_a_small_choice_are_those_of_the_CPU)
+TS_TEST(softmax_and_norms_of_few_wide_rows_equal_those_of_the_CPU)
 {
     GPU(device);
     compare_softmax(device, TS_BF16, 100, 40960); /* clusters of 2, and of 8 */
@@ -194,7 +194,7 @@ TS_TEST(rows_of_a_small_choice_are_those_of_the_CPU)
 /* The gradient uses a cluster of 16 blocks per row. Only six rows: under synccheck of
  * compute-sanitizer 2025.3, a kernel with eight such clusters ends with an illegal address, even if
  * its blocks only synchronize. */
-TS_TEST(rows_over_16_blocks_are_those_of_the_CPU)
+TS_TEST(rows_over_16_blocks_equal_those_of_the_CPU)
 {
     GPU(device);
     compare_softmax(device, TS_F32, 6, 36864);
@@ -240,7 +240,7 @@ static ts_tensor *embed(ts_tensor *const *leaves, int unused)
         -1);
 }
 
-TS_TEST(the_gradient_of_an_embedding_by_many_equal_indices_is_that_of_the_CPU)
+TS_TEST(the_gradient_of_an_embedding_by_many_equal_indices_equals_that_of_the_CPU)
 {
     GPU(device);
     for (int i = 0; i < WORDS; i++)
@@ -250,7 +250,7 @@ TS_TEST(the_gradient_of_an_embedding_by_many_equal_indices_is_that_of_the_CPU)
 
 static ts_tensor *scan(ts_tensor *const *leaves, int dim) { return ts_cumsum(leaves[0], dim); }
 
-TS_TEST(running_sums_over_many_blocks_are_those_of_the_CPU, .loop = 2)
+TS_TEST(running_sums_over_many_blocks_equal_those_of_the_CPU, .loop = 2)
 {
     GPU(device);
     compare(device, &(subject){scan, _i, TS_F32, 1, {{_i ? 3 : 70000, _i ? 70000 : 3}}, {2}}, 128);
@@ -306,7 +306,7 @@ TS_TEST(pointwise_ops_reach_every_element_of_dims_with_more_than_2_to_the_31)
     }
 }
 
-TS_TEST(permutations_and_draws_are_those_of_the_CPU)
+TS_TEST(permutations_and_draws_equal_those_of_the_CPU)
 {
     GPU(device);
     TS_SCOPE;
@@ -343,7 +343,7 @@ static void same_bits(ts_tensor *there, ts_tensor *here, const char *what)
 
 /* f32 sums, differences, products and quotients are correctly rounded on both devices, and the
  * result is rounded to the dtype once. */
-TS_TEST(a_number_beside_a_tensor_is_computed_with_as_on_the_CPU)
+TS_TEST(scalar_operands_are_computed_as_on_the_CPU)
 {
     GPU(device);
     static ts_tensor *(*const run[])(ts_tensor *, ts_tensor *) = {sum_of, difference_of, product_of,

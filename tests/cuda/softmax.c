@@ -23,7 +23,7 @@ static void assert_near(ts_tensor *got_, ts_tensor *want_, ts_dtype dtype, bool 
 }
 
 /** Rows in registers, and in the shared memory of clusters of 4 and 8. */
-TS_TEST(softmax_of_wide_rows_is_that_of_the_CPU, .loop = 3)
+TS_TEST(softmax_of_wide_rows_equals_that_of_the_CPU, .loop = 3)
 {
     GPU(device);
     static const int64_t columns[] = {8192, 16384, 20000, 32768, 50304, 100352, 131072, 262144};
@@ -68,7 +68,7 @@ TS_TEST(softmax_of_a_row_of_which_one_half_is_NaN_is_NaN, .loop = 3)
     }
 }
 
-TS_TEST(softmax_of_numbers_far_below_zero_beside_minus_infinity_is_that_of_the_CPU, .loop = 3)
+TS_TEST(softmax_of_numbers_far_below_zero_beside_minus_infinity_equals_that_of_the_CPU, .loop = 3)
 {
     GPU(device);
     for (int k = 0; k < 6 * WIDTHS; k++) {
@@ -84,7 +84,7 @@ TS_TEST(softmax_of_numbers_far_below_zero_beside_minus_infinity_is_that_of_the_C
 }
 
 /** Lines that several blocks share, with gradients: rows of any length, or lines with inner > 1. */
-TS_TEST(softmax_of_few_long_lines_is_that_of_the_CPU, .loop = 3)
+TS_TEST(softmax_of_few_long_lines_equals_that_of_the_CPU, .loop = 3)
 {
     GPU(device);
     uint64_t state = 4242 + (uint64_t)_i;

@@ -66,7 +66,7 @@ TS_TEST(events_measure_the_device_and_order_streams)
     ts_stream_free(device, other);
 }
 
-TS_TEST(a_stream_that_the_program_made_itself_serves_as_the_current_one)
+TS_TEST(a_stream_of_the_program_may_be_the_current_stream)
 {
     GPU(device);
     TS_SCOPE;
@@ -99,7 +99,7 @@ TS_TEST(a_stream_that_the_program_made_itself_serves_as_the_current_one)
     ck_assert_int_eq(destroy(own), 0);
 }
 
-TS_TEST(a_stream_that_the_program_made_itself_is_ended_like_any_and_leaves_its_memory_to_the_next)
+TS_TEST(freeing_a_stream_of_the_program_releases_its_cached_memory)
 {
     GPU(device);
     int (*create)(void **stream, unsigned flags) = driver_function("cuStreamCreate");
@@ -161,7 +161,7 @@ TS_TEST(a_copy_from_pinned_memory_runs_beside_work_on_another_stream)
     ts_stream_free(device, copies);
 }
 
-TS_TEST(an_index_that_a_kernel_finds_out_of_range_is_reported_once_by_the_next_wait)
+TS_TEST(an_index_out_of_range_is_reported_once_by_the_next_wait)
 {
     GPU(device);
     TS_SCOPE;

@@ -157,7 +157,7 @@ static uint64_t hash_of_backward(ts_device device, ts_dtype dtype)
     return hash;
 }
 
-TS_TEST(ten_backwards_of_attention_and_an_embedding_have_the_same_bits, .loop = 3)
+TS_TEST(ten_backward_passes_of_attention_and_embedding_have_the_same_bits, .loop = 3)
 {
     GPU(device);
     static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
@@ -172,7 +172,7 @@ TS_TEST(ten_backwards_of_attention_and_an_embedding_have_the_same_bits, .loop = 
     }
 }
 
-TS_TEST(steps_that_repeat_ask_the_system_for_no_memory)
+TS_TEST(repeated_steps_allocate_no_system_memory)
 {
     GPU(device);
     TS_SCOPE;

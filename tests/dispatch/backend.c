@@ -97,7 +97,7 @@ TS_TEST(copies_between_devices_go_both_ways_into_strided_destinations)
 /* --------------------------------------------------------------------------------- peak ---- */
 
 static int64_t peaks[2];
-static ts_status told_peak(void *state, int device, ts_memory_stats *stats)
+static ts_status reported_peak(void *state, int device, ts_memory_stats *stats)
 {
     (void)state;
     *stats = (ts_memory_stats){.in_use = 10 + device, .peak = peaks[device]};
@@ -114,7 +114,8 @@ TS_TEST(the_peak_of_one_device_is_reset_to_what_it_has_in_use)
 {
     TS_SCOPE;
     static const ts_backend counting = {OFFSET_BACKEND("COUNTING", 0, &memory[0]),
-                                        .memory_stats = told_peak, .memory_reset_peak = reset_peak};
+                                        .memory_stats = reported_peak,
+                                        .memory_reset_peak = reset_peak};
     ts_device device = device_of(&counting), other = {device.backend, 1};
     ts_memory_stats stats;
     peaks[0] = peaks[1] = 99;

@@ -303,8 +303,8 @@ TS_TEST(errors_of_attention_options_name_the_option)
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'window': expected (left, right),"
           " each at least 0, or -1 for no bound, got (-2, 0)");
     WRONG(ATTEND(.window_left = 3),
-          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'window': expected true beside wi"
-          "ndow_left or window_right, got false");
+          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'window': expected true with wind"
+          "ow_left or window_right, got false");
     WRONG(ATTEND(.softcap = -1),
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'softcap': expected a finite numb"
           "er of at least 0, got -1");
@@ -319,7 +319,7 @@ TS_TEST(errors_of_attention_options_name_the_option)
           " got TS_NONE");
     WRONG(ATTEND(.max_seqlen_q = 3),
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'cu_seqlens': expected two "
-          "tensors beside max_seqlen_q or max_seqlen_k, got none");
+          "tensors with max_seqlen_q or max_seqlen_k, got none");
     WRONG(ATTEND(BOUNDS(N, N)),
           "TS_ERR_DTYPE: scaled_dot_product_attention: argument 'cu_seqlens': expected dtype i32,"
           " got i64 | cast with ts_to()");
@@ -328,7 +328,7 @@ TS_TEST(errors_of_attention_options_name_the_option)
           "the first list), got (4)");
     WRONG(ATTEND(BOUNDS(bounds(0, 3, 6), bounds(0, 3, 6)), .max_seqlen_q = -1),
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'max_seqlens': expected two numbe"
-          "rs from 0 to 2147483647 beside argument 'cu_seqlens', got (-1, 0)");
+          "rs from 0 to 2147483647 with argument 'cu_seqlens', got (-1, 0)");
     WRONG(ATTEND(PACKED(0, 3, 5)),
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'cu_seqlens': expected bounds fro"
           "m 0 to the 6 tokens, got 0 to 5");
@@ -345,7 +345,7 @@ TS_TEST(errors_of_attention_options_name_the_option)
     ts_attention_opts packed = {.size = sizeof packed, PACKED(0, 3, 6)}, small = {.size = 4};
     WRONG((ts_scaled_dot_product_attention_ex(q, q, q, NULL, &packed)),
           "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'query': expected sizes (1, heads"
-          ", tokens, depth) beside argument 'cu_seqlens', got 2 batches");
+          ", tokens, depth) with argument 'cu_seqlens', got 2 batches");
     WRONG(
         (ts_scaled_dot_product_attention_ex(q, q, q, NULL, &small)),
           "TS_ERR_VALUE: scaled_dot_product_attention_ex: argument 'opts': expected a .size of "

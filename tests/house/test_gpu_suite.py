@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Tests of tools/gpu-suite."""
+import glob
 import json
 import os
+import re
 import shutil
 import sys
 
@@ -199,6 +201,17 @@ class GpuSuite(ToolCase):
         self.write("bin/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
         status, output, _ = self.suite()
         self.assertEqual((status, output), (0, "gpu-suite: skipped: nvidia-smi shows no GPU\n"))
+
+    def test_each_case_that_the_sanitizers_run_exists(self):
+        with open(os.path.join(TOOLS, "gpu-suite"), encoding="utf-8") as file:
+            named = re.findall(r'\["test_cuda\w*", "(\w+)"\]', file.read())
+        cases = []
+        for path in glob.glob(os.path.join(os.path.dirname(HERE), "cuda", "*.c")):
+            with open(path, encoding="utf-8") as file:
+                cases += re.findall(r"TS_TEST\((\w+)", file.read())
+        self.assertGreater(len(named), 5)
+        for name in named:
+            self.assertTrue([case for case in cases if case.startswith(name)], name)
 
 
 if __name__ == "__main__":

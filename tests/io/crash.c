@@ -20,7 +20,7 @@ static void sweep(const scenario *s, fault_kind kind, int error)
 {
     bool met = true;
     for (int n = 1; met; n++) {
-        arrange(s);
+        make_folder(s);
         fault_plant(kind, n, error);
         ts_error_clear();
         ts_status status = run_save(dir, s->step, 2, 2);
@@ -49,7 +49,7 @@ TS_TEST(a_disk_that_fills_up_leaves_old_or_new, .loop = SCENARIOS, IN_FOLDER)
 {
     int writes = 0;
     for (int n = 1; writes < 2; n++) { /* ends after two saves without a fault */
-        arrange(&scenarios[_i]);
+        make_folder(&scenarios[_i]);
         fault_plant(FAULT_PART, n, 0);
         ts_error_clear();
         ts_status status = run_save(dir, scenarios[_i].step, 2, 2);
@@ -67,7 +67,7 @@ TS_TEST(a_disk_that_fills_up_leaves_old_or_new, .loop = SCENARIOS, IN_FOLDER)
 
 TS_TEST(short_reads_and_writes_are_retried, IN_FOLDER)
 {
-    arrange(&scenarios[1]);
+    make_folder(&scenarios[1]);
     fault_plant(FAULT_SHORT, 1, 0);
     ck_ok(run_save(dir, 20, 2, 2));
     int64_t step;
@@ -81,7 +81,7 @@ TS_TEST(killed_between_any_two_calls_leaves_old_or_new, .loop = SCENARIOS, IN_FO
 {
     const scenario *s = &scenarios[_i];
     for (int n = 1, ended = 0; !ended; n++) {
-        arrange(s);
+        make_folder(s);
         pid_t child = fork();
         ck_assert_int_ge(child, 0);
         if (child == 0) {
@@ -100,7 +100,7 @@ TS_TEST(killed_between_any_two_calls_leaves_old_or_new, .loop = SCENARIOS, IN_FO
 /* A crash of the machine may lose unflushed data and keep later renames, so the order matters. */
 TS_TEST(files_are_flushed_before_they_are_renamed, IN_FOLDER)
 {
-    arrange(&scenarios[1]);
+    make_folder(&scenarios[1]);
     fault_plant(FAULT_NONE, 0, 0);
     ck_ok(run_save(dir, 20, 2, 2));
     fault_lift();
@@ -168,7 +168,7 @@ static bool memory_fault(size_t bytes)
 TS_TEST(running_out_of_memory_leaves_old_or_new, IN_FOLDER)
 {
     for (memory_at = 1, memory_calls = 1; memory_calls >= memory_at; memory_at++) {
-        arrange(&scenarios[1]);
+        make_folder(&scenarios[1]);
         memory_calls = 0;
         ts_error_clear();
         ts_alloc_fault = memory_fault;
@@ -183,7 +183,7 @@ TS_TEST(running_out_of_memory_leaves_old_or_new, IN_FOLDER)
 
 TS_TEST(running_out_of_memory_while_finding_is_an_ordinary_error, IN_FOLDER)
 {
-    arrange(&scenarios[2]);
+    make_folder(&scenarios[2]);
     for (memory_at = 1, memory_calls = 1; memory_calls >= memory_at; memory_at++) {
         ts_checkpoint *c = NULL;
         memory_calls = 0;

@@ -121,7 +121,7 @@ static void begin_record(void)
 
 static void end_record(void) { ts_files = real; }
 
-static void forget_record(void)
+static void clear_record(void)
 {
     while (nsteps)
         free(steps[--nsteps].data);
@@ -130,9 +130,9 @@ static void forget_record(void)
 /* --------------------------------------------------------------------- after the crash ---- */
 
 /* Unflushed entries that survive: none, all, or a random choice. */
-typedef enum fate { FATE_LOST, FATE_THERE, FATE_LOT } fate;
+typedef enum fate { FATE_LOST, FATE_KEPT, FATE_RANDOM } fate;
 
-static uint64_t lot(uint64_t seed, int i)
+static uint64_t draw(uint64_t seed, int i)
 {
     uint64_t z = seed * 0x9e3779b97f4a7c15u + (uint64_t)i * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 30)) * 0x94d049bb133111ebu;
@@ -170,9 +170,9 @@ static void make_file(int i, int end, fate data, uint64_t seed)
             at += steps[k].bytes;
         }
     size_t keep = data == FATE_LOST ? certain : size;
-    if (data == FATE_LOT && size > certain) {
-        keep = certain + lot(seed, i) % (size - certain + 1);
-        if (lot(seed, i + 1000) & 1) /* the file's length is new, its data is zeros */
+    if (data == FATE_RANDOM && size > certain) {
+        keep = certain + draw(seed, i) % (size - certain + 1);
+        if (draw(seed, i + 1000) & 1) /* the file's length is new, its data is zeros */
             memset(bytes + certain, 0, size - certain);
     }
     FILE *file = fopen(steps[i].path, "wb");
@@ -191,7 +191,7 @@ static void crash(int end, fate names, fate data, uint64_t seed)
         if (s->kind == STEP_WRITE || s->kind == STEP_FLUSH)
             continue;
         if (!name_is_certain(i, end) &&
-            (names == FATE_LOST || (names == FATE_LOT && lot(seed, i + 2000) & 1)))
+            (names == FATE_LOST || (names == FATE_RANDOM && draw(seed, i + 2000) & 1)))
             continue;
         switch (s->kind) {
         case STEP_CREATE: make_file(i, end, data, seed); break;
@@ -204,36 +204,36 @@ static void crash(int end, fate names, fate data, uint64_t seed)
 }
 
 enum { FATES = 12 };
-static fate names_fate(int f) { return f < 6 ? (fate)(f / 3) : FATE_LOT; }
-static fate data_fate(int f) { return (fate)(f % 3); }
+static fate fate_of_names(int f) { return f < 6 ? (fate)(f / 3) : FATE_RANDOM; }
+static fate fate_of_data(int f) { return (fate)(f % 3); }
 
 /* ---------------------------------------------------------------------------- checkpoints ---- */
 
 /* The folder of the run exists before the save. */
-static void arrange_in_folder(const scenario *s)
+static void make_folder_and_run(const scenario *s)
 {
-    arrange(s);
+    make_folder(s);
     mkdir(dir, 0777);
 }
 
 TS_TEST(a_power_cut_at_any_point_leaves_old_or_new, .loop = SCENARIOS, IN_FOLDER)
 {
     const scenario *s = &scenarios[_i];
-    arrange_in_folder(s);
+    make_folder_and_run(s);
     begin_record();
     ck_ok(run_save(dir, s->step, 2, 2));
     end_record();
     for (int end = 0; end <= nsteps; end++)
         for (int f = 0; f < FATES; f++) {
             char place[80];
-            arrange_in_folder(s);
-            crash(end, names_fate(f), data_fate(f), (uint64_t)end * FATES + (uint64_t)f);
+            make_folder_and_run(s);
+            crash(end, fate_of_names(f), fate_of_data(f), (uint64_t)end * FATES + (uint64_t)f);
             snprintf(place, sizeof place, "cut after step %d of %d, fate %d", end, nsteps, f);
             check_after(s, end == nsteps, place);
             ts_tally_as(TS_COUNT_FAULT_POINTS, 1, 0, 0);
         }
     printf("%s: %d crash points\n", s->name, (nsteps + 1) * FATES);
-    forget_record();
+    clear_record();
 }
 
 /* --------------------------------------------------------------------------- single files ---- */
@@ -258,7 +258,7 @@ TS_TEST(a_power_cut_leaves_the_old_file_or_the_new_one, .loop = 2, IN_FOLDER)
             TS_SCOPE;
             unlink(path);
             ck_ok(SAVE(0));
-            crash(end, names_fate(f), data_fate(f), (uint64_t)end * FATES + (uint64_t)f);
+            crash(end, fate_of_names(f), fate_of_data(f), (uint64_t)end * FATES + (uint64_t)f);
             ts_safetensors *st = _i ? NULL : ts_safetensors_open(path, NULL);
             ck_ok(ts_copy_to(_i ? ts_npy_load(path) : ts_safetensors_load(st, "t"), values,
                              sizeof values));
@@ -268,5 +268,5 @@ TS_TEST(a_power_cut_leaves_the_old_file_or_the_new_one, .loop = 2, IN_FOLDER)
                 ck_assert_float_eq(values[i], values[0]);
             ts_tally_as(TS_COUNT_FAULT_POINTS, 1, 0, 0);
         }
-    forget_record();
+    clear_record();
 }

@@ -26,7 +26,7 @@ enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
 static char dir[128];
 
 /* Makes the run's folder as before the save under test. */
-static inline void arrange(const scenario *s)
+static inline void make_folder(const scenario *s)
 {
     snprintf(dir, sizeof dir, "%s", in_folder("run"));
     folder_remove(dir);

@@ -27,7 +27,7 @@ static void listen(void)
     ts_error_clear();
     ts_layers_report_to(keep, NULL, NULL);
 }
-static void says(const char *text, const char *part)
+static void expect_text(const char *text, const char *part)
 {
     ck_assert_msg(strstr(text, part), "'%s' is not in: %s", part, text);
 }
@@ -42,14 +42,15 @@ TS_TEST(the_nan_finder_names_the_first_op_its_arguments_and_its_caller)
     ck_assert_ptr_null(ts_log(x));
     ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
     ck_assert_str_eq(ts_error_op(), "log");
-    says(ts_error_message(), "log((4) f32) -> (4) f32: the first NaN or infinity, in result 0 [");
+    expect_text(ts_error_message(),
+                "log((4) f32) -> (4) f32: the first NaN or infinity, in result 0 [");
     ck_assert_int_eq(nlines, 1);
     ck_assert_str_eq(layers[0], "nan");
     OK(ts_log(x)); /* the finder reports only the first NaN ... */
     ts_nan_finder_reset();
     ts_error_clear();
     ck_assert_ptr_null(ts_log_(x)); /* ... after a reset the next one; in place */
-    says(ts_error_message(), "log((4) f32)");
+    expect_text(ts_error_message(), "log((4) f32)");
     OK(ts_nan_finder(TS_THIS_THREAD, false));
     ts_nan_finder_reset();
     OK(ts_log(x));
@@ -95,8 +96,8 @@ TS_TEST(the_shape_logger_reports_each_op_for_one_thread_or_for_all)
     OK(ts_shape_logger(TS_THIS_THREAD, true));
     OK(ts_mm(a, ts_transpose(a, 0, 1)));
     ck_assert_int_eq(nlines, 2);
-    says(lines[0], "transpose((2, 3) f32, 0, 1) -> (3, 2) f32 [");
-    says(lines[1], "mm((2, 3) f32, (3, 2) f32) -> (2, 2) f32 [");
+    expect_text(lines[0], "transpose((2, 3) f32, 0, 1) -> (3, 2) f32 [");
+    expect_text(lines[1], "mm((2, 3) f32, (3, 2) f32) -> (2, 2) f32 [");
     pthread_create(&thread, NULL, add_in_thread, NULL);
     pthread_join(thread, NULL);
     ck_assert_int_eq(nlines, 2); /* other threads are not logged */
@@ -118,7 +119,7 @@ TS_TEST(the_shape_logger_reports_each_op_for_one_thread_or_for_all)
     OK(ts_neg(a));
     OK(ts_shape_logger(TS_THIS_THREAD, false));
     fclose(file);
-    says(text, "shapes: neg((2, 3) f32) -> (2, 3) f32");
+    expect_text(text, "shapes: neg((2, 3) f32) -> (2, 3) f32");
     free(text);
     ts_layers_report_to(NULL, NULL, NULL);
 }
@@ -171,8 +172,8 @@ TS_TEST(the_determinism_checker_finds_an_op_that_gives_other_bits)
     ts_tensor *x = ts_ones(TS_SIZES(3), TS_F32);
     ts_value arg = ts_value_tensor(x), ret = ts_value_none();
     ck_assert_int_eq(ts_call_boxed(op, &arg, 1, &ret, 1), TS_ERR_STATE);
-    says(ts_error_message(), "test.drift");
-    says(ts_error_message(), "other bits in result 0");
+    expect_text(ts_error_message(), "test.drift");
+    expect_text(ts_error_message(), "other bits in result 0");
     ck_assert_int_eq(ret.tag, TS_TAG_NONE);
     ck_assert_int_eq(nlines, 1);
     OK(ts_determinism_checker(TS_THIS_THREAD, false));
@@ -238,7 +239,7 @@ TS_TEST(the_environment_enables_layers_without_a_change_of_the_program)
     ck_assert_ptr_nonnull(output);
     text[fread(text, 1, sizeof text - 1, output)] = 0;
     ck_assert_int_eq(pclose(output), 0);
-    says(text, "shapes: neg((2) f32) -> (2) f32");
+    expect_text(text, "shapes: neg((2) f32) -> (2) f32");
 }
 
 static char warnings[512];

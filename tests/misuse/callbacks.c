@@ -5,7 +5,7 @@
 #include "tests/misuse/misuse.h"
 
 /** Side effects of a callback: usually none. */
-static void misbehave(void)
+static void random_side_effect(void)
 {
     if (!one_in(3))
         return;
@@ -50,7 +50,7 @@ static void misbehave(void)
 
 static ts_status odd_status(ts_status right)
 {
-    misbehave();
+    random_side_effect();
     switch (below(12)) {
     case 0: return TS_ERR_VALUE; /* sets no error record */
     case 1: return ts_error_set(TS_ERR_STATE, "a callback failed: \x1b%s", pick_text());
@@ -60,7 +60,7 @@ static ts_status odd_status(ts_status right)
 }
 static ts_tensor *odd_tensor(ts_tensor *right)
 {
-    misbehave();
+    random_side_effect();
     my->disturbed |= !right; /* NULL: the call failed, and below a tensor may replace it */
     switch (below(14)) {
     case 0: return NULL;
@@ -156,7 +156,7 @@ static ts_status odd_backward(ts_function_call *call, void *ctx, ts_tensor *cons
 static double odd_clock(void)
 {
     static _Thread_local double time;
-    misbehave();
+    random_side_effect();
     return one_in(4) ? pick_double() : (time += 1);
 }
 static void odd_end(void *ctx) { (void)ctx; }
@@ -204,12 +204,12 @@ static ts_status odd_visit(void *ctx, const char *text, ts_tensor *t, ts_member_
 static void odd_report(void *payload, const ts_layer_report *report)
 {
     (void)payload, (void)report;
-    misbehave();
+    random_side_effect();
 }
 static void odd_log(void *payload, const char *topic, const char *line)
 {
     (void)payload, (void)topic, (void)line;
-    misbehave();
+    random_side_effect();
 }
 static ts_status odd_kernel(ts_frame *frame)
 {

@@ -280,7 +280,7 @@ static void row(int ncalls)
 }
 
 /** Runs a row in a forked process. */
-static void world(void)
+static void run_in_child(void)
 {
     fflush(NULL);
     pid_t child = fork();
@@ -387,7 +387,7 @@ static void call_once(void)
         my->held = what < OTHER_ROWS;
         begin_drawing();
         if (what == 0)
-            world();
+            run_in_child();
         else if (what >= SECOND_ROWS && my->held)
             together();
         else

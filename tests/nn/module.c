@@ -1,4 +1,4 @@
-// Modules: members, names, walking, state dicts, conversion, modules of one's own.
+// Modules: members, names, walking, state dicts, conversion, modules that a program defines.
 // SPDX-License-Identifier: MIT
 #include <limits.h>
 #include <math.h>

@@ -114,6 +114,63 @@ TS_TEST(a_resumed_run_is_bit_identical_with_one_without_interruption, IN_FOLDER,
     end(&straight);
 }
 
+/** Writes `bytes` bytes, which `change` changes from byte `from` on, to the file "text". */
+static void write_text(size_t bytes, size_t from, int change)
+{
+    unsigned char text[5000];
+    for (size_t i = 0; i < bytes; i++)
+        text[i] = (unsigned char)((i * i + (i >= from ? (size_t)change : 0)) % 13);
+    write_file(in_folder("text"), text, bytes);
+}
+
+TS_TEST(a_run_resumes_only_with_the_data_that_it_had, IN_FOLDER)
+{
+    const struct {
+        size_t bytes, from;
+        int change;
+        bool same;
+    } cases[] = {{4000, 0, 0, true},
+                 {4001, 4000, 1, false},   /* one more byte */
+                 {4000, 0, 1, false},      /* another text of this length */
+                 {4000, 3999, 1, false}};  /* another last byte */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_text(4000, 0, 0);
+        run saved = start(TS_SGD, 1);
+        steps(&saved, 2);
+        ck_ok(ts_training_save(&saved.state, test_folder));
+        write_text(cases[i].bytes, cases[i].from, cases[i].change);
+        run other = start(TS_SGD, 5), twin = start(TS_SGD, 5);
+        ts_status status = ts_training_resume(&other.state, test_folder, NULL, 0);
+        if (cases[i].same) {
+            ck_ok(status);
+            ck_assert(same_run(&other, &saved));
+        } else {
+            char expected[700];
+            snprintf(expected, sizeof expected, "4000 bytes of '%s', got other data, %zu bytes of "
+                     "'%s'", in_folder("text"), cases[i].bytes, in_folder("text"));
+            ck_assert_int_eq(status, TS_ERR_STATE);
+            ck_failed(TS_ERR_STATE, expected);
+            ck_assert_int_eq(other.state.step, 0);
+            ck_assert(same_run(&other, &twin));
+        }
+        end(&saved), end(&other), end(&twin);
+    }
+}
+
+TS_TEST(a_checkpoint_without_data_resumes_with_any_file, IN_FOLDER)
+{
+    make_text();
+    run saved = start(TS_SGD, 1), other = start(TS_SGD, 5);
+    ts_loader *of_file = saved.state.loader;
+    steps(&saved, 2);
+    saved.state.loader = NULL;
+    ck_ok(ts_training_save(&saved.state, test_folder));
+    ck_ok(ts_training_resume(&other.state, test_folder, NULL, 0)); /* no file was saved */
+    ck_assert(same_run(&other, &saved));
+    saved.state.loader = of_file;
+    end(&saved), end(&other);
+}
+
 TS_TEST(a_run_that_does_not_fit_is_refused_unchanged, IN_FOLDER)
 {
     make_text();

@@ -39,14 +39,14 @@ static ts_tensor *ones(ts_dtype dtype, int64_t rows, int64_t columns)
 }
 
 /** Asserts the FLOPs and bytes of the last call. made: the call succeeded. */
-static void works(const char *call, bool made, double flops, double bytes)
+static void expect_work(const char *call, bool made, double flops, double bytes)
 {
     ck_assert_msg(made, "%s: %s", call, ts_error_message());
     ck_assert_msg(last.flops == flops && last.bytes == bytes,
                   "%s: expected %g FLOPs and %g bytes, got %g and %g", call, flops, bytes,
                   last.flops, last.bytes);
 }
-#define WORKS(call, flops, bytes) works(#call, (call) != NULL, flops, bytes)
+#define WORKS(call, flops, bytes) expect_work(#call, (call) != NULL, flops, bytes)
 
 TS_TEST(pointwise_calls_read_each_element_once)
 {
@@ -102,7 +102,7 @@ TS_TEST(products_count_additions_and_multiplications)
     WORKS(ts_linear(a, ts_transpose(b, 0, 1), bias), 2 * 3 * 5 * 7, (15 + 35 + 7 + 21) * 4);
     ts_tensor *g = ones(TS_F32, 3, 7), *w = ones(TS_F32, 7, 5), *gw, *gb;
     ck_assert_int_eq(ts_linear_backward(g, a, w, NULL, &gw, &gb), TS_OK);
-    works("linear_backward", true, 2 * 3 * 5 * 7 + 21, (21 + 15 + 35 + 35 + 7) * 4);
+    expect_work("linear_backward", true, 2 * 3 * 5 * 7 + 21, (21 + 15 + 35 + 35 + 7) * 4);
 }
 
 TS_TEST(rows_by_index_read_only_those_rows)
@@ -189,7 +189,7 @@ TS_TEST(update_rules_read_and_write_their_state)
               *v = ones(TS_F32, 2, 3);
     ts_adamw_rule rule = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
     ck_assert_int_eq(ts_adamw_(&p, &g, &m, &v, (int64_t[]){1}, 1, &rule), TS_OK);
-    works("adamw", true, 13 * 6, (6 + 3 * 2 * 6) * 4);
+    expect_work("adamw", true, 13 * 6, (6 + 3 * 2 * 6) * 4);
 }
 
 static int64_t drawn(int most) { return 1 + random() % most; }
@@ -243,7 +243,7 @@ TS_TEST(ops_of_programs_declare_their_work)
     ck_assert_int_eq(ts_register_op("test.unknown(Tensor a) -> Tensor", &unknown), TS_OK);
     ts_register_kernel_ex("test.known", TS_KEY_CPU, nothing, NULL, NULL);
     ts_register_kernel_ex("test.unknown", TS_KEY_CPU, nothing, NULL, NULL);
-    works("known", ts_call_boxed(known, &arg, 1, &ret, 1) == TS_OK, 30, 1);
+    expect_work("known", ts_call_boxed(known, &arg, 1, &ret, 1) == TS_OK, 30, 1);
     ts_release(ret.t);
     ret = ts_value_none();
     ck_assert_int_eq(ts_call_boxed(unknown, &arg, 1, &ret, 1), TS_OK);

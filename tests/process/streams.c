@@ -10,7 +10,7 @@ enum { MASKS = 8 }; /* which of the descriptors 0, 1 and 2 are closed */
 
 /* Writes to descriptors 0 to 2, as other code of the program may do while the library has a file
  * open. */
-static void chatter(void)
+static void print_to_streams(void)
 {
     for (int fd = 0; fd <= 2; fd++)
         if (write(fd, "chatter\n", 8) < 0)
@@ -18,17 +18,17 @@ static void chatter(void)
 }
 
 static ts_file_table plain;
-static ssize_t chatty_write(int fd, const void *data, size_t bytes)
+static ssize_t print_then_write(int fd, const void *data, size_t bytes)
 {
-    chatter();
+    print_to_streams();
     ssize_t n = plain.write(fd, data, bytes);
-    chatter();
+    print_to_streams();
     return n;
 }
 
 static ts_status print_words(FILE *out, void *ctx)
 {
-    chatter();
+    print_to_streams();
     fputs(ctx, out);
     return TS_OK;
 }
@@ -68,7 +68,7 @@ static void write_all(const char *prefix, int mask)
         snprintf(path[i], sizeof path[i], "%s/%s.%s", test_folder, prefix, names[i]);
     char words[] = "words";
     plain = ts_files;
-    ts_files.write = chatty_write;
+    ts_files.write = print_then_write;
     TS_SCOPE;
     ts_tensor *t = ts_arange(0, 1000, 1, TS_F32);
     const char *name = "t";
@@ -78,7 +78,7 @@ static void write_all(const char *prefix, int mask)
                                            .dtype = TS_U8, .to = 1});
     ts_chart *chart = ts_chart_new(NULL);
     check_descriptors(mask);
-    chatter();
+    print_to_streams();
     bool good = csv && loader && ts_csv_row(csv, (double[]){1, 0.5}, 2) == TS_OK &&
                 ts_npy_save(path[0], t) == TS_OK &&
                 ts_safetensors_save(path[1], &name, &t, 1, NULL, NULL, 0) == TS_OK &&
@@ -86,7 +86,7 @@ static void write_all(const char *prefix, int mask)
                 ts_replace_file("test", path[5], print_words, words) == TS_OK;
     ts_csv_close(csv);
     csv = ts_csv_resume(path[3], columns, 2, 1);
-    chatter();
+    print_to_streams();
     good = good && csv && ts_csv_row(csv, (double[]){2, 0.25}, 2) == TS_OK;
     check_descriptors(mask);
     ts_csv_close(csv);

@@ -314,7 +314,7 @@ TS_TEST(a_trace_has_the_device_work)
 
 /** Sleeps `us` in a scope and runs two kernels. Sets ns[0] and ns[1] to the least and the longest
  *  time that the host was in the scope. */
-static void nap(const char *scope, unsigned us, ts_tensor *x, double ns[2])
+static void sleep_between_calls(const char *scope, unsigned us, ts_tensor *x, double ns[2])
 {
     OK(ts_relu(x));
     double outer = seconds();
@@ -353,7 +353,7 @@ TS_TEST(a_device_clock_may_be_offset_and_drift)
         fake->real = true;
         OK(ts_prof_start(NULL));
         for (int i = 0; i < NAPS; i++) {
-            nap(scopes[i], 4000, x, napped[i]);
+            sleep_between_calls(scopes[i], 4000, x, napped[i]);
             launch(FAKE_KERNEL, 0, BUSY, 1); /* the clocks drift apart */
             usleep(BUSY / 1000);
             OK(ts_relu(x));

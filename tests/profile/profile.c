@@ -604,7 +604,7 @@ TS_TEST(failed_calls_have_no_work)
     ts_profile_free(p);
 }
 
-static ts_work hundred(const ts_frame *f)
+static ts_work cost_of_hundred(const ts_frame *f)
 {
     (void)f;
     return (ts_work){100, 100};
@@ -623,7 +623,7 @@ TS_TEST(a_reset_inside_a_call_adds_no_earlier_work_to_it)
     TS_SCOPE;
     ts_tensor *square = ts_ones(TS_SIZES(64, 64), TS_F32);
     OK(ts_register_op_ex("test.resets(Tensor a) -> Tensor",
-                         TS_OPTS(ts_op_opts, .cost = hundred), NULL));
+                         TS_OPTS(ts_op_opts, .cost = cost_of_hundred), NULL));
     OK(ts_register_kernel_ex("test.resets", TS_KEY_CPU, resetting_kernel, NULL, NULL));
     ts_value args[] = {ts_value_tensor(one())}, ret = ts_value_none();
     OK(ts_prof_start(NULL));

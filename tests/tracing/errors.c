@@ -187,15 +187,16 @@ static ts_status step(TRACED)
     return TS_OK;
 }
 
-static void forget_gradients(void *ctx, const char *name, ts_tensor *t)
+static void release_gradient(void *ctx, const char *name, ts_tensor *t)
 {
     (void)ctx, (void)name;
     ts_zero_grad(t);
 }
-static ts_status forget(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind)
+static ts_status release_member_gradient(void *ctx, const char *name, ts_tensor *t,
+                                         ts_member_kind kind)
 {
     (void)kind;
-    forget_gradients(ctx, name, t);
+    release_gradient(ctx, name, t);
     return TS_OK;
 }
 
@@ -205,7 +206,7 @@ static bool fail_once(size_t bytes)
     (void)bytes;
     return failing_after-- == 0;
 }
-static bool fail_for_ever(size_t bytes)
+static bool fail_each(size_t bytes)
 {
     (void)bytes;
     return failing_after-- <= 0;
@@ -223,12 +224,12 @@ TS_TEST(out_of_memory_while_recording_does_not_affect_the_function, .loop = 2)
     int incomplete = 0, failed = 0;
     for (int n = 0;; n++) {
         ck_assert_int_lt(n, 2000);
-        OK(ts_module_each(net, forget, NULL));
+        OK(ts_module_each(net, release_member_gradient, NULL));
         ts_rng_set_state(begin);
         ts_error_clear();
         int64_t before = ts_memory_get_stats().in_use;
         failing_after = n;
-        ts_alloc_fault = _i ? fail_for_ever : fail_once;
+        ts_alloc_fault = _i ? fail_each : fail_once;
         ts_graph *graph;
         ts_status status;
         {
@@ -253,7 +254,7 @@ TS_TEST(out_of_memory_while_recording_does_not_affect_the_function, .loop = 2)
                 free(written(graph, (ts_graph_format)format));
             ts_graph_free(graph);
         }
-        OK(ts_module_each(net, forget, NULL));
+        OK(ts_module_each(net, release_member_gradient, NULL));
         ck_assert_int_eq(ts_memory_get_stats().in_use, before);
         if (status == TS_OK && failing_after >= 0)
             break;
@@ -276,7 +277,7 @@ TS_TEST(out_of_memory_in_a_replay_is_an_error_that_leaks_nothing)
     int64_t empty = 0;
     for (int n = 0;; n++) {
         ck_assert_int_lt(n, 2000);
-        OK(ts_module_each(net, forget, NULL));
+        OK(ts_module_each(net, release_member_gradient, NULL));
         if (n == 0)
             empty = ts_memory_get_stats().in_use;
         ck_assert_int_eq(ts_memory_get_stats().in_use, empty);

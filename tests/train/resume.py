@@ -305,9 +305,9 @@ class Training(unittest.TestCase):
         shutil.copytree(self.straight, out)
         return out
 
-    def refused(self, out, *more, says):
+    def refused(self, out, *more, says, **options):
         before = tree(out)
-        done = self.run_to_end(out, *more)
+        done = self.run_to_end(out, *more, **options)
         self.assertEqual(done.returncode, 1, done.stderr)
         for word in says:
             self.assertIn(word, done.stderr)
@@ -392,6 +392,17 @@ class Training(unittest.TestCase):
                 file.write(text)
             self.refused(out, "--resume", says=(out, "no run to resume"))
             self.refused(out, says=(out, "holds an earlier run"))
+
+    def test_a_run_resumes_only_with_its_data(self):
+        out, more = self.copied("other-data"), STEPS + 1
+        other = os.path.join(self.folder, "other.txt")
+        with open(other, "wb") as file:
+            file.write(read(self.data)[::-1])
+        self.refused(out, "--resume", data=other, says=(self.data, other), steps=more)
+        moved = os.path.join(self.folder, "moved.txt")
+        shutil.copy(self.data, moved)
+        done = self.run_to_end(out, "--resume", data=moved, steps=more)
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_missing_data_is_an_error(self):
         out = os.path.join(self.folder, "without-data")
