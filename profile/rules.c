@@ -358,7 +358,7 @@ static ts_advice near_ceilings(const ts_profile *p)
     bool cheap = false; /* another rule gains something in each step */
     for (int i = 0; i < TS_RULES; i++) {
         ts_advice other = {0};
-        if (ts_rules[i].ask != nothing_left && ts_rules[i].ask != warm_up)
+        if (ts_rules[i].ask != near_ceilings && ts_rules[i].ask != warm_up)
             other = ts_rules[i].ask(p);
         cheap = cheap || (other.fires && other.gain > 0.05);
     }
