@@ -5,8 +5,8 @@
 SETTINGS := ARCHS CLASSES DATA DEVICE HARNESS OUT OVERWRITE RESUME SECONDS SEED STEPS
 $(foreach name,$(SETTINGS),$(eval override $(name) := $$(value $(name))))
 export $(SETTINGS)
-.PHONY: help setup build train unet study test test-full sanitize sanitize-quick tsan aarch64 aarch64-quick \
-    compile-cuda fuzz bench rooms budgets docs clean
+.PHONY: help setup build train unet study test test-quick test-full sanitize sanitize-quick tsan aarch64 \
+    aarch64-quick clang clang-quick compile-cuda fuzz bench rooms budgets docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' \
@@ -39,13 +39,17 @@ unet: build/build.ninja ## train a U-Net; DATA= CLASSES= STEPS= OUT= SEED= DEVIC
 	    $${DATA:+--data "$$DATA"} $${CLASSES:+--classes "$$CLASSES"}
 
 test: build-for-tests build-asan/build.ninja ## run all tests but the slow ones
+# Without the op suite in the baseline variant, which `make sanitize-quick` runs, and without interrupted
+# runs of the GPT example; an interrupted run of the U-Net remains.
+test-quick: OMITTED := --no-suite repeated ## run the part of `make test` that .ci/run runs
+test test-quick: build-for-tests build-asan/build.ninja
 	@tools/gpu-suite current
-	@tools/run-tests --no-suite slow --also $(DRAWN_CALLS)
+	@tools/run-tests --no-suite slow $(OMITTED) --also $(DRAWN_CALLS)
 
-test-full: build-for-tests ## run all tests, slow ones too, sanitize, tsan, aarch64, compile-cuda
+test-full: build-for-tests ## run all tests, slow ones too, sanitize, tsan, aarch64, clang, compile-cuda
 	@ninja -C build bench/bench_dispatch_notimers
 	@tools/run-tests
-	@$(MAKE) --no-print-directory sanitize tsan aarch64 compile-cuda
+	@$(MAKE) --no-print-directory sanitize tsan aarch64 clang compile-cuda
 
 # gcc 12 takes "&thread_local == NULL" from the flags of an add that the linker turns into a lea,
 # which sets none: in programs that link the library's objects UBSan then reports false NULLs.
@@ -56,22 +60,22 @@ NO_FALSE_NULL := -fno-sanitize=null
 # half times as long to compile.
 CHECKED := -Doptimization=1 -Ddebug=false -Db_ndebug=false -Db_lundef=false -Dbench=false
 
-# In .ci/run, one variant of the CPU kernels, and no check of most test code.
-CHECKED_BRIEFLY := -Dsanitize_tests=false -Dwide_variants=false
+# In .ci/run, one variant of the CPU kernels, no examples, and no check of most test code.
+CHECKED_BRIEFLY := -Dsanitize_tests=false -Dwide_variants=false -Dexamples=false
 
 # `make test` runs one program of that build: 100,000 drawn calls.
 DRAWN_CALLS := build-asan:tests/misuse/misuse
 
 sanitize: build-asan/build.ninja ## run the tests under AddressSanitizer and UBSan, in build-asan/
-	@meson configure build-asan -Dsanitize_tests=true -Dwide_variants=true
+	@meson configure build-asan -Dsanitize_tests=true -Dwide_variants=true -Dexamples=true
 	@tools/run-tests -C build-asan --no-suite slow
 
-# In the baseline variant, without interrupted runs, large samples, and drawn calls, which `make test`
-# makes; with a quarter of the drawn programs. Of the tests, those with wrong calls and hostile files are
-# compiled for sanitizers; the others call the checked library.
+# In the baseline variant, without example programs, tools, calls with NULL, large samples, and drawn
+# calls, which `make test` makes; with a tenth of the drawn programs. Of the tests, those with hostile
+# files are compiled for sanitizers; the others call the checked library.
 sanitize-quick: build-asan/build.ninja ## run the part of `make sanitize` that .ci/run runs
 	@meson configure build-asan $(CHECKED_BRIEFLY)
-	@TS_TEST_BRIEF=1 TS_TEST_SMALL=1 TS_TEST_PROGRAMS=25 \
+	@TS_TEST_BRIEF=1 TS_TEST_SMALL=1 TS_TEST_PROGRAMS=10 \
 	    tools/run-tests -C build-asan --no-suite slow --no-suite thorough
 
 build-asan/build.ninja:
@@ -86,7 +90,7 @@ tsan: ## run the cases with several threads under ThreadSanitizer, in build-tsan
 	@tools/run-tests -C build-tsan
 
 aarch64: ARM_TESTS := --suite ops ## run the op suite as arm64 code in qemu-user, in build-aarch64/
-aarch64-quick: ARM_TESTS := samples attention softmax norm loss emit ## run the part that .ci/run runs
+aarch64-quick: ARM_TESTS := samples_values emit variants ## run the part that .ci/run runs
 aarch64-quick: export TS_TEST_BRIEF := 1
 # The emulated code must compute the same bits as this machine.
 aarch64 aarch64-quick: build-for-tests
@@ -95,6 +99,16 @@ aarch64 aarch64-quick: build-for-tests
 	    -Dcuda=disabled -Dexamples=false -Dbench=false
 	@ninja -C build tests/bits && build/tests/bits >build-aarch64/bits.txt
 	@TS_TEST_BITS='$(CURDIR)/build-aarch64/bits.txt' tools/run-tests -C build-aarch64 $(ARM_TESTS)
+
+# Objects and the library, without linking programs. Without optimisation: it is the front end that warns.
+clang: ## compile everything with clang, in build-clang/
+clang-quick: OR_TESTS := |^tests/ ## compile what `make clang` does, without tests
+clang clang-quick:
+	@if ! command -v clang >/dev/null; then echo "clang: skipped: needs clang"; exit; fi; \
+	rm -rf build-clang && CC=clang meson setup build-clang -Dwerror=true --buildtype=plain -Dcuda=disabled && \
+	ninja -C build-clang -t targets all | \
+	    sed -nE '\,notimers$(strip $(OR_TESTS)),d; s/^(libtessera\.so\.[0-9.]+|.*\.o): c_(LINKER|COMPILER).*/\1/p' | \
+	    xargs ninja -C build-clang --quiet
 
 compile-cuda: build/build.ninja ## compile the CUDA backend without a GPU; ARCHS=90a: Hopper only
 	@if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then \

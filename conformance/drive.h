@@ -56,7 +56,8 @@ typedef struct ts_sample_run {
     bool brief;       /* tests values in one size and two layouts, and large cases: for slow
                          checkers such as sanitizers */
     bool small;       /* skips large cases, for lower kernel variants and emulators */
-    bool few_layouts; /* tests values in two layouts: contiguous, and one per tensor in turn */
+    bool few; /* tests values in two layouts: contiguous, and one per tensor in turn; compares every
+                 fourth element of a gradient with differences */
     void *ctx;
     /** NULL, or called before arguments are generated for a case. */
     void (*begins)(void *ctx, const ts_case *c);

@@ -140,7 +140,7 @@ static void grads_free(double **grads, weights *w)
         free(w->w[i]);
 }
 
-/** Compares grads with central differences, element by element. False after a reported failure. */
+/** Compares elements of grads with central differences. False after a reported failure. */
 static bool differences(const ts_case *c, const ts_made *m, const weights *w, double **grads)
 {
     double *values[MADE_MOST];
@@ -148,7 +148,7 @@ static bool differences(const ts_case *c, const ts_made *m, const weights *w, do
         values[i] = m->tensors[i].values;
     for (int i = 0; i < m->ntensors; i++) {
         const ts_made_tensor *x = &m->tensors[i];
-        for (int64_t e = 0; x->differentiable && e < ts_numel(x->t); e++) {
+        for (int64_t e = 0; x->differentiable && e < ts_numel(x->t); e += sample_run.few ? 4 : 1) {
             double at = x->values[e];
             x->values[e] = at + step;
             double above = loss_at(*c, values, w);

@@ -114,15 +114,14 @@ static double second_at(const ts_case *c, double *const *values, leaves *l)
     return q;
 }
 
-/** Compares grads with central differences of Q, element by element. False after a reported
- * failure. */
+/** Compares elements of grads with central differences of Q. False after a reported failure. */
 static bool differences(const ts_case *c, const ts_made *m, leaves *l, double **grads)
 {
     double *values[MADE_MOST];
     for (int i = 0; i < m->ntensors; i++)
         values[i] = m->tensors[i].values;
     for (int k = 0; k < l->n; k++)
-        for (int64_t e = 0; e < l->numel[k]; e++) {
+        for (int64_t e = 0; e < l->numel[k]; e += sample_run.few ? 4 : 1) {
             double at = l->values[k][e];
             l->values[k][e] = at + step;
             double above = second_at(c, values, l);

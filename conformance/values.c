@@ -270,7 +270,7 @@ void ts_samples_values(const ts_sample_family *family)
                 for (int l = 0; l < (s->no_layouts ? 1 : LAYOUT_COUNT); l++) {
                     c.layout = (ts_layout)l;
                     /* bf16 and f16 are computed in f32, which runs all layouts: two suffice */
-                    bool few = sample_run.few_layouts || (DT_HALVES >> d & 1);
+                    bool few = sample_run.few || (DT_HALVES >> d & 1);
                     bool all = !few || l == LAYOUT_CONTIGUOUS || l == LAYOUT_MIXED;
                     if (all && chosen(c.sweep, c.layout, sweep))
                         run_case(c);
