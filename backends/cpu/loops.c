@@ -1,6 +1,7 @@
 /** @file loops.c  Runs a pointwise loop over an iteration space, on one or several threads. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
+#include "backends/cpu/bytes.h"
 #include "backends/cpu/isa.h"
 #include "core/parallel.h"
 
@@ -284,17 +285,19 @@ typedef struct equal_runs {
     const void *params;
 } equal_runs;
 
-/** Computes the first element of a run, and copies it to the others. */
+/** Computes the first element of a run, and fills the run with it. */
 static void equal_loop(char *const *data, const int64_t *strides, int64_t n, const void *params)
 {
-    enum { FILLED = 4096 }; /* most bytes that a copy repeats */
     const equal_runs *e = params;
-    int64_t bytes = n * strides[0];
+    char line[TS_FILL_LINE];
+    uint64_t word = 0;
     e->loop(data, strides, 1, e->params);
-    for (int64_t done = strides[0], more; done < bytes; done += more) {
-        more = ts_min64(ts_min64(done, FILLED), bytes - done);
-        memcpy(data[0] + done, data[0], (size_t)more);
-    }
+    memcpy(&word, data[0], (size_t)strides[0]);
+    for (int64_t item = strides[0]; item < (int64_t)sizeof word; item *= 2)
+        word |= word << 8 * item;
+    for (size_t i = 0; i < sizeof line; i += sizeof word)
+        memcpy(line + i, &word, sizeof word);
+    ts_fill_bytes(data[0], n * strides[0], line);
 }
 
 /** True if an inner run of a ragged space is long and all its elements are equal. */
