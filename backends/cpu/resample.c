@@ -14,7 +14,7 @@
 #include "core/convert.h"
 #include "include/tessera/ops/resample.h"
 
-/** How VF_LANES neighbouring columns of a table's lists lie: anywhere, all equal, or consecutive. */
+/** How VF_LANES neighbouring columns of a table's lists lie: anywhere, equal, or consecutive. */
 typedef enum table_near { NEAR_ANY, NEAR_EQUAL, NEAR_NEXT } table_near;
 
 /** A sparse matrix (out, in). The taps of row o, its nonzeros, are begin[o] to begin[o + 1] - 1. */
