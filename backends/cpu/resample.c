@@ -347,6 +347,26 @@ enum { SHORT = 1024, /* maximum elements of dims that are merged */
        FEW_CHANNELS = 16 }; /* below this, channels-last pixels do not fill vectors, and channels
                                become a part of the last dim */
 
+/** Makes the last dim that is not one element with weight 1 the width, because rows are lines along
+ * the width. */
+static void drop_widths_of_one(ts_resampling *r)
+{
+    ts_axis *axis = r->axis;
+    for (int k = 0; k < 2; k++) {
+        if (!is_one(&axis[2]) || (is_one(&axis[0]) && is_one(&axis[1])))
+            return;
+        taps t = taps_of(&axis[2], 0);
+        double weight = 0;
+        for (int64_t i = 0; i < t.count; i++)
+            weight += weight_of(&axis[2], &t, i);
+        if (weight != 1)
+            return;
+        axis[2] = axis[1];
+        axis[1] = axis[0];
+        axis[0] = (ts_axis){.map = TS_AXIS_CONSTANT, .in = 1, .out = 1};
+    }
+}
+
 /** Merges neighbouring dims that an adaptive pool averages to one element, and turns the gradient
  * of constant padding into a copy. */
 static void simplify(ts_resampling *r)
@@ -431,6 +451,7 @@ static ts_status resample(ts_frame *f)
         job.planes = x->sizes[0];
     }
     simplify(&r);
+    drop_widths_of_one(&r);
     bool only_copies = !r.transposed &&
                        (r.axis[2].map == TS_AXIS_NEAREST || r.axis[2].map >= TS_AXIS_CONSTANT);
     if (!only_copies && has_few_lines(&r, job.planes, job.channels))
