@@ -114,6 +114,11 @@ KERNEL(bitwise_not, [TS_I64] = bitwise_not_i64, [TS_I32] = bitwise_not_i32,
         } else if (packed && s[2] == 0 && s[3] == z) {                                            \
             T only = a[0];                                                                        \
             CHOOSE(T, only, b[i])                                                                 \
+        } else if (packed && s[2] == 0 && s[3] == 0) {                                            \
+            T first = a[0], second = b[0];                                                        \
+            CHOOSE(T, first, second)                                                              \
+        } else if (n && s[0] == z && s[1] == 0 && s[c[0] ? 2 : 3] == z) {                         \
+            memmove(out, c[0] ? a : b, (size_t)n * sizeof(T)); /* out may be a or b */            \
         } else {                                                                                  \
             for (int64_t i = 0; i < n; i++)                                                       \
                 *(T *)(d[0] + i * s[0]) = *(const uint8_t *)(d[1] + i * s[1])                     \

@@ -1,6 +1,7 @@
 /** @file loops.c  Runs a pointwise loop over an iteration space, on one or several threads. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
+#include "backends/cpu/bytes.h"
 #include "backends/cpu/isa.h"
 #include "core/parallel.h"
 
@@ -201,11 +202,47 @@ static void move_block(const layout *l, bool in, char *block, int64_t *at, int64
     }
 }
 
+/** The element at p, of 1, 2, 4 or 8 bytes, over and over. */
+static uint64_t repeated(const char *p, int item)
+{
+    uint64_t word;
+    uint32_t word4;
+    uint16_t word2;
+    switch (item) {
+    case 1: return *(const uint8_t *)p * (UINT64_MAX / UINT8_MAX);
+    case 2: memcpy(&word2, p, sizeof word2); return word2 * (UINT64_MAX / UINT16_MAX);
+    case 4: memcpy(&word4, p, sizeof word4); return word4 * (UINT64_MAX / UINT32_MAX);
+    default: memcpy(&word, p, sizeof word); return word;
+    }
+}
+
+/** Fills `run` bytes at each element of the layout from index `at` on with n elements of a block,
+ * and advances `at` by n. */
+static void fill_runs(const layout *l, const char *block, int64_t *at, int64_t n, int64_t run)
+{
+    char *to = l->data;
+    for (int d = 0; d < l->ndim; d++)
+        to += at[d] * l->strides[d];
+    for (int64_t i = 0; i < n; i++, block += l->item) {
+        typedef uint64_t words __attribute__((vector_size(TS_FILL_LINE)));
+        words line = repeated(block, l->item) - (words){0};
+        ts_fill_bytes(to, run, (const char *)&line);
+        for (int d = 0; d < l->ndim; d++) {
+            to += l->strides[d];
+            if (++at[d] < l->sizes[d])
+                break;
+            to -= l->sizes[d] * l->strides[d];
+            at[d] = 0;
+        }
+    }
+}
+
 typedef struct blocks {
     const ts_iter *it;
     ts_loop loop;
     const void *params;
     int64_t length; /* elements of a block: whole repetitions of repeated operands, if they fit */
+    int64_t run;    /* bytes that each element of the result fills with copies of itself; 0: one */
     layout layouts[TS_MAX_OPERANDS];
 } blocks;
 
@@ -226,7 +263,7 @@ static void run_blocks(void *ctx, int64_t begin, int64_t end)
     for (int k = 0; k < operands; k++) {
         const layout *l = &b->layouts[k];
         int64_t rest = begin * b->length;
-        moved[k] = !is_one_run(l);
+        moved[k] = !is_one_run(l) || (!k && b->run);
         strides[k] = moved[k] ? l->item : l->strides[0];
         for (int d = 0; d < l->ndim; d++) {
             at[k][d] = rest % l->sizes[d];
@@ -243,7 +280,9 @@ static void run_blocks(void *ctx, int64_t begin, int64_t end)
                 move_block(l, true, data[k], at[k], n);
         }
         b->loop(data, strides, n, b->params);
-        if (moved[0])
+        if (b->run)
+            fill_runs(&b->layouts[0], data[0], at[0], n, b->run);
+        else if (moved[0])
             move_block(&b->layouts[0], false, data[0], at[0], n);
     }
 }
@@ -259,13 +298,11 @@ static bool has_short_runs(const ts_iter *it)
     return false;
 }
 
-void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int cost)
+/** Runs a loop by blocks. run: see blocks. */
+static void run_by_blocks(const ts_iter *it, ts_loop loop, const void *params, int cost,
+                          int64_t run)
 {
-    if (it->numel < BLOCK / 4 || !has_short_runs(it)) {
-        run_each(it, loop, params, cost);
-        return;
-    }
-    blocks b = {.it = it, .loop = loop, .params = params};
+    blocks b = {.it = it, .loop = loop, .params = params, .run = run};
     int64_t period = 1;
     for (int k = 0; k < it->operands; k++) {
         const layout *l = &b.layouts[k];
@@ -276,6 +313,14 @@ void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int 
     b.length = BLOCK / period * period;
     ts_parallel_for(ts_ceil_div(it->numel, b.length), TS_CPU_GRAIN(cost + 2) / b.length + 1,
                     run_blocks, &b);
+}
+
+void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int cost)
+{
+    if (it->numel < BLOCK / 4 || !has_short_runs(it))
+        run_each(it, loop, params, cost);
+    else
+        run_by_blocks(it, loop, params, cost, 0);
 }
 
 /** A loop whose runs have equal elements, because all operands are broadcast along them. */
@@ -306,14 +351,31 @@ static bool has_equal_runs(const ts_iter *it)
     return equal;
 }
 
+/** Computes a space whose inner runs have equal elements. Of runs that fit the L1 cache, the first
+ * elements are computed by blocks. */
+static void run_equal(const ts_iter *it, ts_loop loop, const void *params, int cost)
+{
+    enum { MOST = 2048 }; /* bytes of a run whose first element is computed in a block */
+    int64_t run = it->sizes[0] * it->strides[0][0];
+    if (it->ndim == 1 || run > MOST) {
+        run_each(it, equal_loop, &(equal_runs){loop, params}, 1);
+        return;
+    }
+    ts_iter rest = *it;
+    rest.numel /= it->sizes[0];
+    rest.ndim--;
+    memmove(rest.sizes, rest.sizes + 1, sizeof rest.sizes - sizeof rest.sizes[0]);
+    memmove(rest.strides, rest.strides + 1, sizeof rest.strides - sizeof rest.strides[0]);
+    run_by_blocks(&rest, loop, params, cost + (int)(run / TS_FILL_LINE), run);
+}
+
 void ts_cpu_run_space(const ts_frame *f, ts_loop loop, const void *params, int cost)
 {
     const ts_iter *it = &f->plan->iter;
-    equal_runs equal = {loop, params};
     if (!f->plan->ragged)
         run_each(it, loop, params, cost);
     else if (has_equal_runs(it))
-        run_each(it, equal_loop, &equal, 1);
+        run_equal(it, loop, params, cost);
     else
         ts_cpu_run_ragged(it, loop, params, cost);
 }

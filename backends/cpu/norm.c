@@ -10,7 +10,9 @@
 
 #include <float.h>
 
-enum { ROWS_PER_CHUNK = 64 };
+enum { ROWS_PER_CHUNK = 64,
+       PIECE_LEVEL = 7, /* a piece of a long row is 2^7 leaves, one line of its cascade */
+       FEW_ROWS = 16 }; /* of fewer long rows, each is shared by the threads */
 
 typedef struct norm_job {
     const void *x, *g, *weight, *bias; /* weight and bias may be NULL */
@@ -21,6 +23,7 @@ typedef struct norm_job {
     int64_t rows, n, chunks;
     double eps;
     bool rms;
+    bool halves;                       /* long rows: x, y, weight and bias have the dtype `half` */
     ts_dtype half;                     /* dtype of x and y, for forward_of_halves(); the other
                                           operands are f32 there */
     ts_slots *slots;                   /* buffers for forward_of_halves() */
@@ -51,11 +54,28 @@ static void forward_of_halves(void *ctx, int64_t begin, int64_t end)
     }
 }
 
+/** Forward of long rows, of which the threads share each if there are few. */
+static ts_status forward_long(ts_frame *f, norm_job *job, bool wide)
+{
+    int64_t pieces = job->n / (wide ? PIECE_f64 : PIECE_f32);
+    if (job->rows >= FEW_ROWS || pieces < 2) {
+        ts_parallel_for(job->rows, TS_CPU_GRAIN(1) / job->n + 1,
+                        wide ? norm_long_rows_f64 : norm_long_rows_f32, job);
+        return TS_OK;
+    }
+    size_t bytes = (size_t)pieces * LINE_BYTES;
+    void *lines = ts_alloc(f->thread, bytes);
+    if (!lines)
+        return ts_error_memory("parts of a row", (int64_t)bytes);
+    for (int64_t r = 0; r < job->rows; r++)
+        (wide ? norm_long_row_f64 : norm_long_row_f32)(job, r, lines);
+    ts_free(f->thread, lines, bytes);
+    return TS_OK;
+}
+
 /** Forward for bf16 and f16. Widens weight and bias once; mean and rstd are f32. */
 static ts_status forward_half(ts_frame *f, norm_job *job)
 {
-    if (job->n > TS_ROW_MOST)
-        return ts_run_widened(f);
     if (!job->rows)
         return TS_OK;
     ts_slots rows, weights;
@@ -63,7 +83,6 @@ static ts_status forward_half(ts_frame *f, norm_job *job)
     ts_status status = ts_slots_begin(f, &rows, job->rows, rows_bytes(job->n), "rows of a norm");
     if (status == TS_OK) {
         float *weight = ts_slot(&weights), *bias = weight + job->n;
-        job->half = f->plan->compute;
         job->slots = &rows;
         if (job->weight)
             rows_widen(weight, job->weight, job->half, job->n);
@@ -86,7 +105,11 @@ static ts_status forward(ts_frame *f, norm_job *job)
     job->y = data_of(&f->rets[0]);
     job->rows = f->plan->outer;
     job->n = f->plan->count;
-    if (ts_dtype_is_half(f->plan->compute))
+    job->half = f->plan->compute;
+    job->halves = ts_dtype_is_half(job->half) && job->n > TS_ROW_MOST;
+    if (job->halves || (job->rows < FEW_ROWS && job->n >= 4 * PIECE_f32))
+        return forward_long(f, job, job->half == TS_F64);
+    if (ts_dtype_is_half(job->half))
         return forward_half(f, job);
     ts_parallel_for(job->rows, TS_CPU_GRAIN(1) / ts_max64(job->n, 1) + 1,
                     f->plan->compute == TS_F64 ? norm_forward_f64 : norm_forward_f32, job);

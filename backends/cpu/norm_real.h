@@ -12,7 +12,32 @@ FOLD_FN T S(close_deviations)(const T *x, int64_t n, T *mean)
     return S(row_deviations)(x, n, *mean);
 }
 
-/** y = (x - mean) * rstd * weight + bias, without mean and bias for an RMS norm. */
+/** y = (x - mean) * rstd * w + b for n elements; mean is 0 for an RMS norm. */
+VEC_FN void S(norm_write)(const T *x, const T *w, const T *b, T *y, int64_t n, T mean, T rstd,
+                          bool weighted, bool biased)
+{
+    V m = F(set1)(mean), s = F(set1)(rstd);
+    for (int64_t i = 0; i < n; i += LANES) {
+        V v = S(load_some)(x + i, n - i, F(zero)());
+        v = (v - m) * s;
+        if (weighted && biased)
+            v = F(fma)(v, S(load_some)(w + i, n - i, F(zero)()),
+                       S(load_some)(b + i, n - i, F(zero)()));
+        else if (weighted)
+            v = v * S(load_some)(w + i, n - i, F(zero)());
+        else if (biased)
+            v = v + S(load_some)(b + i, n - i, F(zero)());
+        S(store_some)(y + i, v, n - i);
+    }
+}
+
+/** Variance below which the rounding error of a mean matters, times n. */
+VEC_FN T S(near)(T mean, int64_t n)
+{
+    return (sizeof(T) == sizeof(float) ? (T)FLT_EPSILON : (T)DBL_EPSILON) * mean * mean * (T)n;
+}
+
+/** Normalizes rows [begin, end), without mean and bias for an RMS norm. */
 VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool biased, int64_t begin,
                          int64_t end)
 {
@@ -23,27 +48,14 @@ VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool bias
         T *y = (T *)job->y + r * n;
         T mean = rms ? 0 : S(row_sum)(x, n) / (T)n;
         T squares = rms ? S(row_squares)(x, n) : S(row_deviations)(x, n, mean);
-        T near = (sizeof(T) == sizeof(float) ? (T)FLT_EPSILON : (T)DBL_EPSILON) * mean * mean;
-        if (!rms && squares > 0 && squares < near * (T)n)
+        if (!rms && squares > 0 && squares < S(near)(mean, n))
             squares = S(close_deviations)(x, n, &mean);
         T rstd = (T)(1 / sqrt((double)(squares / (T)n) + job->eps));
         if (job->mean)
             ((T *)job->mean)[r] = mean;
         if (job->rstd)
             ((T *)job->rstd)[r] = rstd;
-        V m = F(set1)(mean), s = F(set1)(rstd);
-        for (int64_t i = 0; i < n; i += LANES) {
-            V v = S(load_some)(x + i, n - i, F(zero)());
-            v = (v - m) * s; /* m is 0 for an RMS norm */
-            if (weighted && biased)
-                v = F(fma)(v, S(load_some)(w + i, n - i, F(zero)()),
-                           S(load_some)(b + i, n - i, F(zero)()));
-            else if (weighted)
-                v = v * S(load_some)(w + i, n - i, F(zero)());
-            else if (biased)
-                v = v + S(load_some)(b + i, n - i, F(zero)());
-            S(store_some)(y + i, v, n - i);
-        }
+        S(norm_write)(x, w, b, y, n, mean, rstd, weighted, biased);
     }
 }
 
@@ -56,6 +68,139 @@ static void S(norm_forward)(void *ctx, int64_t begin, int64_t end)
         S(norm_rows)(job, false, true, true, begin, end);
     else
         S(norm_rows)(job, false, job->weight, job->bias, begin, end);
+}
+
+/* ---------------------------------------------------------------------- long rows --------- */
+
+enum {
+    S(PIECE) = S(LEAF) << PIECE_LEVEL,
+    S(WIDENED) = TS_REAL == 32 ? TERMS : 1 /* elements of a block of halves */
+};
+
+/** A fold over a long row, in the order of row_fold(). */
+typedef struct S(long_fold) {
+    const norm_job *job;
+    int64_t row;
+    fold how;
+    T p;           /* parameter of the terms */
+    S(line) *lines; /* one per whole piece, for several threads */
+} S(long_fold);
+
+/** n contiguous elements from index i of a tensor: those in memory, or halves widened to `room`. */
+VEC_FN const T *S(elements)(const norm_job *job, const void *x, int64_t i, int64_t n, T *room)
+{
+#if TS_REAL == 32
+    if (job->halves) {
+        rows_widen(room, (const char *)x + 2 * i, job->half, n);
+        return room;
+    }
+#endif
+    (void)job, (void)n, (void)room;
+    return (const T *)x + i;
+}
+
+/** Folds n elements from index i of the tensor; all leaves but the last are whole. */
+VEC_FN void S(fold_part)(fold how, const S(long_fold) *l, S(cascade) *c, int64_t i, int64_t n)
+{
+    T room[S(WIDENED)];
+    V p = F(set1)(l->p);
+    for (int64_t at = 0, some; at < n; at += some) {
+        some = l->job->halves ? ts_min64(n - at, TERMS) : n;
+        const T *x = S(elements)(l->job, l->job->x, i + at, some, room);
+        S(fold_run)(how, c, x, x, some, p);
+    }
+}
+FOLD_FN void S(fold_any)(const S(long_fold) *l, S(cascade) *c, int64_t i, int64_t n)
+{
+    switch (l->how) {
+    case FOLD_SQUARES: S(fold_part)(FOLD_SQUARES, l, c, i, n); break;
+    case FOLD_DISTANCES: S(fold_part)(FOLD_DISTANCES, l, c, i, n); break;
+    case FOLD_DEVIATIONS: S(fold_part)(FOLD_DEVIATIONS, l, c, i, n); break;
+    default: S(fold_part)(FOLD_SUM, l, c, i, n);
+    }
+}
+
+/** Tasks are the whole pieces of a row. */
+static void S(fold_pieces)(void *ctx, int64_t begin, int64_t end)
+{
+    const S(long_fold) *l = ctx;
+    for (int64_t k = begin; k < end; k++) {
+        S(cascade) c;
+        c.leaves = 0;
+        S(fold_any)(l, &c, l->row * l->job->n + k * S(PIECE), S(PIECE));
+        l->lines[k] = c.level[PIECE_LEVEL];
+    }
+}
+
+/** The value of a fold over a row. Without `lines` one thread computes it, with the same bits. */
+static T S(fold_long)(const norm_job *job, int64_t row, fold how, T p, void *lines)
+{
+    S(long_fold) l = {job, row, how, p, lines};
+    S(cascade) c;
+    int64_t n = job->n, pieces = lines ? n / S(PIECE) : 0;
+    c.leaves = 0;
+    if (pieces)
+        ts_parallel_for(pieces, 1, S(fold_pieces), &l);
+    for (int64_t k = 0; k < pieces; k++)
+        S(cascade_add)(FOLD_SUM, &c, l.lines[k], PIECE_LEVEL);
+    S(fold_any)(&l, &c, row * n + pieces * S(PIECE), n - pieces * S(PIECE));
+    return S(sum_value)(&c);
+}
+
+typedef struct S(long_row) {
+    const norm_job *job;
+    int64_t row;
+    T mean, rstd;
+} S(long_row);
+
+/** Tasks are blocks of TERMS elements of a row. */
+static void S(write_blocks)(void *ctx, int64_t begin, int64_t end)
+{
+    const S(long_row) *l = ctx;
+    const norm_job *job = l->job;
+    T x_room[S(WIDENED)], w_room[S(WIDENED)], b_room[S(WIDENED)];
+    for (int64_t i = begin * TERMS; i < ts_min64(end * TERMS, job->n); i += TERMS) {
+        int64_t n = ts_min64(job->n - i, TERMS), at = l->row * job->n + i;
+        const T *x = S(elements)(job, job->x, at, n, x_room);
+        const T *w = job->weight ? S(elements)(job, job->weight, i, n, w_room) : NULL;
+        const T *b = job->bias ? S(elements)(job, job->bias, i, n, b_room) : NULL;
+        T *y = job->halves ? x_room : (T *)job->y + at;
+        S(norm_write)(x, w, b, y, n, l->mean, l->rstd, w, b);
+#if TS_REAL == 32
+        if (job->halves)
+            rows_narrow((char *)job->y + 2 * at, y, job->half, n);
+#endif
+    }
+}
+
+/** Normalizes one row, with the bits of norm_rows(). lines: room for a line per piece if several
+ * threads share the row, else NULL. */
+static void S(norm_long_row)(const norm_job *job, int64_t r, void *lines)
+{
+    int64_t n = job->n, blocks = ts_ceil_div(n, TERMS);
+    T mean = job->rms ? 0 : S(fold_long)(job, r, FOLD_SUM, 0, lines) / (T)n;
+    T squares = S(fold_long)(job, r, job->rms ? FOLD_SQUARES : FOLD_DEVIATIONS, mean, lines);
+    if (!job->rms && squares > 0 && squares < S(near)(mean, n)) {
+        mean += S(fold_long)(job, r, FOLD_DISTANCES, mean, lines) / (T)n;
+        squares = S(fold_long)(job, r, FOLD_DEVIATIONS, mean, lines);
+    }
+    T rstd = (T)(1 / sqrt((double)(squares / (T)n) + job->eps));
+    if (job->mean)
+        ((T *)job->mean)[r] = mean;
+    if (job->rstd)
+        ((T *)job->rstd)[r] = rstd;
+    S(long_row) l = {job, r, mean, rstd};
+    if (lines)
+        ts_parallel_for(blocks, TS_CPU_GRAIN(1) / TERMS + 1, S(write_blocks), &l);
+    else
+        S(write_blocks)(&l, 0, blocks);
+}
+
+/** Tasks are rows. */
+static void S(norm_long_rows)(void *ctx, int64_t begin, int64_t end)
+{
+    for (int64_t r = begin; r < end; r++)
+        S(norm_long_row)(ctx, r, NULL);
 }
 
 enum { S(ABREAST) = 4 }; /* rows that share one pass over the columns */

@@ -23,7 +23,8 @@ enum {
     TILE = 448,       /* columns of a task in an outer pass: their cascade is 14 KiB of f64 */
     NARROW = 128,     /* columns of halves that are widened at a time */
     SHORT = 32,       /* most elements per result in a turned pass */
-    TURNED = 1024     /* elements of a tile in a turned pass */
+    TURNED = 1024,    /* elements of a tile in a turned pass */
+    SHORT_RUN = 16    /* most elements of runs that an inner pass gathers together */
 };
 
 typedef enum finish {

@@ -24,6 +24,28 @@ VEC_FN void S(gather)(const reduction *r, T *to, const char *x, int64_t step, in
             to[k] = *(const T *)(x + k * step);
 }
 
+/** Copies `runs` runs of n elements, `step` bytes apart, as gather() copies one run. Runs begin
+ * `apart` bytes apart. */
+VEC_FN void S(gather_runs)(const reduction *r, T *to, const char *x, int64_t apart, int64_t runs,
+                           int64_t step, int64_t n)
+{
+#if TS_REAL == 32
+    if (r->widen) {
+        uint16_t near[TERMS];
+        for (int64_t i = 0; i < runs; i++)
+            for (int64_t k = 0; k < n; k++)
+                near[i * n + k] = *(const uint16_t *)(x + i * apart + k * step);
+        rows_widen(to, near, r->half, runs * n);
+        return;
+    }
+#else
+    (void)r;
+#endif
+    for (int64_t i = 0; i < runs; i++)
+        for (int64_t k = 0; k < n; k++)
+            to[i * n + k] = *(const T *)(x + i * apart + k * step);
+}
+
 /** Folds n contiguous elements. Exponentials are stored in `block` (TERMS elements), which may
  * alias x. */
 VEC_FN void S(fold_block)(fold how, S(cascade) *c, T *block, const T *x, int64_t n, T p)
@@ -60,7 +82,20 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
         }
         S(cascade) c;
         c.leaves = 0;
-        for (int64_t i = first; i < last; i++, walker_next(&run)) {
+        for (int64_t i = first, together; i < last; i += together, walker_move(&run, together)) {
+            together = gather && n <= SHORT_RUN ? walker_run(&run, (TERMS - held) / n) : 1;
+            together = ts_min64(together, last - i);
+            if (together > 1) {
+                S(gather_runs)(r, block + held, x + run.offset, walker_step(&run), together, step,
+                               n);
+                held += together * n;
+                if (held < TERMS)
+                    continue;
+                S(fold_block)(how, &c, block, block, TERMS, p);
+                held = 0;
+                continue;
+            }
+            together = 1;
             if (!gather)
                 S(fold_block)(how, &c, block, (const T *)(x + run.offset), n, p);
             for (int64_t k = 0, some; gather && k < n; k += some) {

@@ -14,6 +14,9 @@
 #include "core/convert.h"
 #include "include/tessera/ops/resample.h"
 
+/** How VF_LANES neighbouring columns of a table's lists lie: anywhere, equal, or consecutive. */
+typedef enum table_near { NEAR_ANY, NEAR_EQUAL, NEAR_NEXT } table_near;
+
 /** A sparse matrix (out, in). The taps of row o, its nonzeros, are begin[o] to begin[o + 1] - 1. */
 typedef struct table {
     int64_t in, out;    /* sizes of the dim in argument and result */
@@ -26,6 +29,7 @@ typedef struct table {
     int64_t step;           /* tap k of row o is element k * step + o */
     int32_t *columns;       /* index of the tap; `zero` if row o has fewer taps */
     float *weights;         /* weight of the tap; 0 if row o has fewer taps */
+    uint8_t *near;          /* of each VF_LANES columns: a table_near */
 } table;
 
 typedef struct resample_job {
@@ -136,6 +140,7 @@ static void lay_out(table *t, int32_t most, arena *a)
     t->step = (t->out + LANES_MOST - 1) / LANES_MOST * LANES_MOST;
     t->columns = cut(a, most * t->step, sizeof *t->columns);
     t->weights = cut(a, most * t->step, sizeof *t->weights);
+    t->near = cut(a, most * t->step / VF_LANES, 1);
     t->zero = t->in;
     t->taps = 0;
     if (!a->memory)
@@ -150,6 +155,15 @@ static void lay_out(table *t, int32_t most, arena *a)
             t->columns[k * t->step + o] = there ? t->index[tap] : (int32_t)t->in;
             t->weights[k * t->step + o] = there ? t->weight32[tap] : 0;
         }
+    for (int64_t i = 0; i < t->taps * t->step; i += VF_LANES) {
+        const int32_t *c = t->columns + i;
+        bool equal = true, next = true;
+        for (int k = 1; k < VF_LANES; k++) {
+            equal &= c[k] == c[0];
+            next &= c[k] == c[0] + k;
+        }
+        t->near[i / VF_LANES] = equal ? NEAR_EQUAL : next ? NEAR_NEXT : NEAR_ANY;
+    }
 }
 
 static ts_status make_tables(ts_frame *f, resample_job *job, const ts_resampling *r,
@@ -333,6 +347,26 @@ enum { SHORT = 1024, /* maximum elements of dims that are merged */
        FEW_CHANNELS = 16 }; /* below this, channels-last pixels do not fill vectors, and channels
                                become a part of the last dim */
 
+/** Makes the last dim that is not one element with weight 1 the width, because rows are lines along
+ * the width. */
+static void drop_widths_of_one(ts_resampling *r)
+{
+    ts_axis *axis = r->axis;
+    for (int k = 0; k < 2; k++) {
+        if (!is_one(&axis[2]) || (is_one(&axis[0]) && is_one(&axis[1])))
+            return;
+        taps t = taps_of(&axis[2], 0);
+        double weight = 0;
+        for (int64_t i = 0; i < t.count; i++)
+            weight += weight_of(&axis[2], &t, i);
+        if (weight != 1)
+            return;
+        axis[2] = axis[1];
+        axis[1] = axis[0];
+        axis[0] = (ts_axis){.map = TS_AXIS_CONSTANT, .in = 1, .out = 1};
+    }
+}
+
 /** Merges neighbouring dims that an adaptive pool averages to one element, and turns the gradient
  * of constant padding into a copy. */
 static void simplify(ts_resampling *r)
@@ -369,7 +403,8 @@ static ts_status run(ts_frame *f, resample_job *job)
     if (rows <= 0)
         return TS_OK;
     ts_slots slots;
-    TS_TRY(ts_slots_begin(f, &slots, rows, (ts_max64(width->zero, width->in) + width->out + 32) * 8,
+    int64_t room = ts_max64(width->zero, width->in) + width->out + 32;
+    TS_TRY(ts_slots_begin(f, &slots, rows, (job->last ? ts_max64(room, SUMMED) : room) * 8,
                           "rows of an image"));
     job->slots = &slots;
     ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, bodies[f->plan->compute], job);
@@ -416,6 +451,7 @@ static ts_status resample(ts_frame *f)
         job.planes = x->sizes[0];
     }
     simplify(&r);
+    drop_widths_of_one(&r);
     bool only_copies = !r.transposed &&
                        (r.axis[2].map == TS_AXIS_NEAREST || r.axis[2].map >= TS_AXIS_CONSTANT);
     if (!only_copies && has_few_lines(&r, job.planes, job.channels))

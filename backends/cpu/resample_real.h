@@ -6,7 +6,9 @@
 #ifndef TS_BACKENDS_CPU_RESAMPLE_REAL_H
 #define TS_BACKENDS_CPU_RESAMPLE_REAL_H
 enum { LONG_TAPS = 16, /* fewest contiguous taps that are summed in vectors */
-       PIXEL_VECTORS = 4 }; /* vectors that are summed together */
+       PIXEL_VECTORS = 4, /* vectors that are summed together */
+       MANY_TAPS = 32,    /* fewest pixels of a window that are read in the order of memory */
+       SUMMED = 1024 };   /* most channels that are summed together in memory */
 #endif
 
 /** A row of the result and the tables that say which rows of the argument it reads. */
@@ -118,7 +120,11 @@ VEC_FN void S(combine_row)(const table *t, const T *acc, T *y)
         V sum = F(zero)();
         for (int32_t k = 0; k < t->taps; k++) {
             int64_t at = k * t->step + o;
-            sum = F(fma)(vf_gather(acc, vi_load(t->columns + at)), F(load)(t->weights + at), sum);
+            int32_t first = t->columns[at];
+            V x = t->near[at / LANES] == NEAR_EQUAL  ? F(set1)(acc[first])
+                  : t->near[at / LANES] == NEAR_NEXT ? F(load)(acc + first)
+                                                     : vf_gather(acc, vi_load(t->columns + at));
+            sum = F(fma)(x, F(load)(t->weights + at), sum);
         }
         S(store_some)(y + o, sum, t->out - o);
     }
@@ -152,6 +158,43 @@ VEC_FN void S(combine_pixel)(ts_dtype kind, const resample_job *job, const S(row
         S(set)(kind, job->y, to + v * LANES, sum[v], left);
 }
 
+/** Computes all channels of pixel o as combine_pixel() does, for many taps: reads the pixels of the
+ * argument in the order of memory, and adds them to the sums of up to SUMMED channels in acc. */
+VEC_FN void S(combine_window)(ts_dtype kind, const resample_job *job, const S(row_taps) *t,
+                              int64_t to, int64_t o, T *acc)
+{
+    const table *width = &job->axis[2];
+    for (int64_t c = 0, n; c < job->channels; c += n) {
+        n = ts_min64(SUMMED, job->channels - c);
+        for (int64_t i = 0; i < n; i += LANES)
+            F(store)(acc + i, F(zero)());
+        EACH_ROW(*t, dk, hk) {
+            T weight;
+            int64_t from = S(row_offset)(job, t, dk, hk, &weight) + c;
+            for (int32_t k = width->begin[o]; k < width->begin[o + 1]; k++) {
+                V w = F(set1)(weight * S(weight_at)(width, k));
+                int64_t at = from + width->index[k] * job->channels, i = 0;
+                for (; i + LANES <= n; i += LANES)
+                    F(store)(acc + i, F(fma)(S(get)(kind, job->x, at + i, LANES), w,
+                                             F(load)(acc + i)));
+                if (i < n)
+                    F(store)(acc + i, F(fma)(S(get)(kind, job->x, at + i, n - i), w,
+                                             F(load)(acc + i)));
+            }
+        }
+        for (int64_t i = 0; i < n; i += LANES)
+            S(set)(kind, job->y, to + c + i, F(load)(acc + i), ts_min64(LANES, n - i));
+    }
+}
+
+/** Number of the argument's pixels that pixel o of a row of the result reads. */
+VEC_FN int64_t S(window_size)(const resample_job *job, const S(row_taps) *t, int64_t o)
+{
+    const table *w = &job->axis[2];
+    return (int64_t)(t->depth->begin[t->d + 1] - t->depth->begin[t->d]) *
+           (t->height->begin[t->h + 1] - t->height->begin[t->h]) * (w->begin[o + 1] - w->begin[o]);
+}
+
 /** True if rows a and b of a table have the same taps; false if there are more than two. */
 VEC_FN bool S(same_taps)(const table *t, int64_t a, int64_t b)
 {
@@ -183,6 +226,10 @@ VEC_FN void S(resample_some)(ts_dtype kind, const resample_job *job, int64_t beg
         if (job->last) {
             for (int64_t o = 0; o < width->out; o++) {
                 int64_t at = to + o * n, c = 0;
+                if (S(window_size)(job, &t, o) >= MANY_TAPS) {
+                    S(combine_window)(kind, job, &t, at, o, acc);
+                    continue;
+                }
                 for (; c + PIXEL_VECTORS * LANES <= n; c += PIXEL_VECTORS * LANES)
                     S(combine_pixel)(kind, job, &t, at + c, o, c, PIXEL_VECTORS, LANES);
                 for (; c + LANES <= n; c += LANES)

@@ -40,6 +40,13 @@ static void fill_rest(const ts_plan *plan, ts_tensor *out, const ts_tensor *keep
     static const char zeros[8];
     int64_t dim = plan->dim, none[TS_MAX_DIMS] = {0}, parts = length > 1 ? plan->step + 1 : 2;
     int64_t item = ts_dtype_sizes[out->dtype];
+    if (plan->step > 1 && (!keep || keep->data != out->data)) {
+        /* all elements in long runs; the slice's elements then replace some */
+        TS_V(ts_cpu_copy_part)(out->data, out->strides, (ts_dtype)out->dtype,
+                               keep ? keep->data : zeros, keep ? keep->strides : none,
+                               (ts_dtype)out->dtype, out->sizes, out->ndim);
+        return;
+    }
     for (int64_t i = 0; i < parts; i++) {
         rest r = rest_of(plan, out->sizes[dim], length, i);
         int64_t sizes[TS_MAX_DIMS], to[TS_MAX_DIMS], from[TS_MAX_DIMS];

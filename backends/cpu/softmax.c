@@ -40,8 +40,8 @@ static void rows_of_halves(void *ctx, int64_t begin, int64_t end)
 }
 
 /** Runs a job by rows if the softmax dim is the last one, else by tiles of LANES columns.
- * bodies: [f64][columns]. */
-static ts_status run(ts_frame *f, softmax_job *job, const ts_parallel_body bodies[2][2])
+ * bodies: [f64][rows, columns, short rows]. */
+static ts_status run(ts_frame *f, softmax_job *job, const ts_parallel_body bodies[2][3])
 {
     const ts_plan *plan = f->plan;
     bool wide = plan->compute == TS_F64, half = ts_dtype_is_half(plan->compute);
@@ -50,8 +50,11 @@ static ts_status run(ts_frame *f, softmax_job *job, const ts_parallel_body bodie
     if (half && (job->inner != 1 || job->n > TS_ROW_MOST))
         return ts_run_widened(f);
     job->half = plan->compute;
-    job->single = bodies[0][0];
     int64_t lanes = plan->inner == 1 ? 1 : wide ? VD_LANES : VF_LANES;
+    int64_t rows = plan->outer, least = wide ? VD_LANES : VF_LANES;
+    bool few = job->n <= (wide ? LINE_f64 : LINE_f32) && rows >= least;
+    int body = plan->inner != 1 ? 1 : few ? 2 : 0;
+    job->single = bodies[0][body];
     int64_t tasks = plan->outer * ts_ceil_div(plan->inner, lanes);
     if (!job->n || !tasks)
         return TS_OK;
@@ -61,7 +64,7 @@ static ts_status run(ts_frame *f, softmax_job *job, const ts_parallel_body bodie
                               "rows of softmax"));
     job->slots = &slots;
     ts_parallel_for(tasks, TS_CPU_GRAIN(wide ? 32 : 2) / (job->n * lanes) + 1,
-                    half ? rows_of_halves : bodies[wide][plan->inner != 1], job);
+                    half ? rows_of_halves : bodies[wide][body], job);
     if (half)
         ts_slots_end(f, &slots);
     return TS_OK;
@@ -69,8 +72,9 @@ static ts_status run(ts_frame *f, softmax_job *job, const ts_parallel_body bodie
 
 static ts_status forward(ts_frame *f, bool log)
 {
-    static const ts_parallel_body bodies[2][2] = {{softmax_rows_f32, softmax_columns_f32},
-                                                  {softmax_rows_f64, softmax_columns_f64}};
+    static const ts_parallel_body bodies[2][3] = {
+        {softmax_rows_f32, softmax_columns_f32, softmax_short_f32},
+        {softmax_rows_f64, softmax_columns_f64, softmax_short_f64}};
     softmax_job job = {.x = f->args[0].t->data, .y = f->rets[0].t->data, .log = log};
     return run(f, &job, bodies);
 }
@@ -79,9 +83,9 @@ static ts_status log_softmax(ts_frame *f) { return forward(f, true); }
 
 static ts_status backward(ts_frame *f, bool log)
 {
-    static const ts_parallel_body bodies[2][2] = {
-        {softmax_backward_rows_f32, softmax_backward_columns_f32},
-        {softmax_backward_rows_f64, softmax_backward_columns_f64}};
+    static const ts_parallel_body bodies[2][3] = {
+        {softmax_backward_rows_f32, softmax_backward_columns_f32, softmax_backward_short_f32},
+        {softmax_backward_rows_f64, softmax_backward_columns_f64, softmax_backward_short_f64}};
     softmax_job job = {
         .g = f->args[0].t->data, .x = f->args[1].t->data, .y = f->rets[0].t->data, .log = log};
     return run(f, &job, bodies);

@@ -53,6 +53,102 @@ static void S(softmax_backward_rows)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
+/* ------------------------------------- short rows: LANES rows of at most a line at a time -- */
+
+/** Terms of each half of the first addition of sum_terms(), for rows of n elements: at least one
+ * term is a pad, unless a row is a whole line, so that a sum of -0 is 0 as in fold_lanes(). */
+VEC_FN int64_t S(short_width)(int64_t n)
+{
+    int64_t width = 1;
+    while (width < n)
+        width *= 2;
+    return ts_min64(width, S(LINE) / 2);
+}
+
+/** Sum of the terms term[0] to term[w - 1] and those w behind them, in the order in which
+ * fold_lanes() adds the elements of a line. Overwrites the terms. */
+VEC_FN V S(sum_terms)(V *term, int64_t w)
+{
+    for (; w; w /= 2)
+        for (int64_t k = 0; k < w; k++)
+            term[k] += term[k + w];
+    return term[0];
+}
+
+/** Copies element k of row j to lane j of column[k]. Lanes without a row receive row 0. */
+VEC_FN void S(load_columns)(V *column, const T *x, int64_t rows, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++) {
+        T lanes[LANES];
+        for (int64_t j = 0; j < LANES; j++)
+            lanes[j] = x[(j < rows ? j : 0) * n + k];
+        column[k] = F(load)(lanes);
+    }
+}
+VEC_FN void S(store_columns)(T *y, const V *column, int64_t rows, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++) {
+        T lanes[LANES];
+        F(store)(lanes, column[k]);
+        for (int64_t j = 0; j < rows; j++)
+            y[j * n + k] = lanes[j];
+    }
+}
+
+/** softmax_rows() for rows of at most S(LINE) elements, with the same bits: each lane computes a
+ * row. */
+static void S(softmax_short)(void *ctx, int64_t begin, int64_t end)
+{
+    const softmax_job *job = ctx;
+    int64_t n = job->n, width = S(short_width)(n);
+    for (int64_t r = begin; r < end; r += LANES) {
+        int64_t rows = ts_min64(LANES, end - r);
+        V x[S(LINE)], e[S(LINE)], top = F(set1)(-(T)INFINITY);
+        S(load_columns)(x, (const T *)job->x + r * n, rows, n);
+        for (int64_t k = 0; k < n; k++)
+            top = F(max_fast)(x[k], top);
+        for (int64_t k = 0; k < 2 * width; k++)
+            e[k] = F(zero)();
+        for (int64_t k = 0; k < n; k++) {
+            x[k] -= top;
+            e[k] = F(exp)(x[k]);
+            if (!job->log)
+                x[k] = e[k];
+        }
+        V sum = S(sum_terms)(e, width), last = 1 / sum;
+        if (job->log)
+            last = F(log)(sum);
+        for (int64_t k = 0; k < n; k++)
+            x[k] = job->log ? (V)(x[k] - last) : (V)(x[k] * last);
+        S(store_columns)((T *)job->y + r * n, x, rows, n);
+    }
+}
+
+/** softmax_backward_rows() for rows of at most S(LINE) elements, with the same bits. */
+static void S(softmax_backward_short)(void *ctx, int64_t begin, int64_t end)
+{
+    const softmax_job *job = ctx;
+    int64_t n = job->n, width = S(short_width)(n);
+    for (int64_t r = begin; r < end; r += LANES) {
+        int64_t rows = ts_min64(LANES, end - r);
+        V g[S(LINE)], y[S(LINE)], terms[S(LINE)];
+        S(load_columns)(g, (const T *)job->g + r * n, rows, n);
+        S(load_columns)(y, (const T *)job->x + r * n, rows, n);
+        for (int64_t k = 0; k < 2 * width; k++)
+            terms[k] = F(zero)();
+        for (int64_t k = 0; k < n; k++)
+            terms[k] = job->log ? g[k] : (V)(g[k] * y[k]);
+        V sum = S(sum_terms)(terms, width);
+        for (int64_t k = 0; k < n; k++) {
+            V dx = (g[k] - sum) * y[k];
+            if (job->log)
+                dx = g[k] - F(exp)(y[k]) * sum;
+            g[k] = dx;
+        }
+        S(store_columns)((T *)job->y + r * n, g, rows, n);
+    }
+}
+
 /* ---------------------------------------------- columns: LANES of the inner dim at a time -- */
 
 /** Task t is tile t % tiles of outer index t / tiles; a tile is LANES columns of the inner dim. */

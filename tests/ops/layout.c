@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "core/base.h"
 #include "core/philox.h"
+#include "tests/ops/rows.h"
 #include "tests/ops/values.h"
 
 typedef struct dice {
@@ -191,4 +192,24 @@ TS_TEST(a_pointwise_result_has_the_layout_of_its_operands)
     /* META results have the same strides */
     ts_tensor *y = ts_transpose(ts_empty_on(swapped, 3, TS_F32, TS_DEVICE_META), 0, 2);
     expect_strides(ts_exp(y), 1, 3, 12);
+}
+
+/** Runs of equal elements, of which blocks compute the first ones, have the values of a copy. */
+TS_TEST(rows_of_equal_elements)
+{
+    static const ts_dtype dtypes[] = {TS_F64, TS_F32, TS_BF16, TS_U8};
+    for (int d = 0; d < 4; d++)
+        for (int64_t n = 60; n < 600; n = n * 3 / 2) {
+            TS_SCOPE;
+            ts_tensor *x = ts_to(numbers(n, TS_SIZES(5, 130, 1), TS_F32), dtypes[d]);
+            ts_tensor *wide = ts_expand(ts_transpose(x, 0, 1), TS_SIZES(130, 5, n));
+            ts_tensor *y = ts_contiguous(ts_mul(wide, wide)), *copy = ts_contiguous(wide);
+            ck_assert(same_bits(y, ts_mul(copy, copy)));
+            ts_tensor *filled = ts_zeros(TS_SIZES(130, 5, 2 * n), dtypes[d]);
+            ts_tensor *part = ts_slice(filled, 2, 3, n + 3, 1);
+            ck_assert_msg(ts_mul_out(part, wide, wide) != NULL, "%s", ts_error_message());
+            ck_assert(same_bits(ts_contiguous(part), y));
+            ck_assert(same_bits(ts_sum(ts_to(filled, TS_F64)), ts_sum(ts_to(y, TS_F64))) ||
+                      dtypes[d] != TS_U8);
+        }
 }

@@ -201,3 +201,31 @@ TS_TEST(empty_batches_and_errors)
     ck_assert_ptr_null(ts_layer_norm(x, NULL, TS_NONE));
     ck_assert_int_eq(ts_error_code(), TS_ERR_NULL);
 }
+
+/** Long rows have the same bits for any number of threads, alone and among many rows; halves have
+ * those of f32, rounded. */
+TS_TEST(long_rows_do_not_depend_on_threads)
+{
+    static const ts_dtype dtypes[] = {TS_F64, TS_F32, TS_BF16, TS_F16};
+    for (int d = 0; d < 4; d++)
+        for (int rms = 0; rms < 2; rms++) {
+            TS_SCOPE;
+            const int64_t n = 131072 + 5017, rows = 20;
+            ts_tensor *x = ts_to(numbers(7, TS_SIZES(rows, n), TS_F32), dtypes[d]);
+            ts_tensor *w = ts_to(numbers(8, TS_SIZES(n), TS_F32), dtypes[d]), *y[2], *one[2];
+            for (int threads = 1; threads <= 2; threads++) {
+                ck_assert_int_eq(ts_set_num_threads(threads), TS_OK);
+                y[threads - 1] = rms ? ts_rms_norm(x, w) : ts_layer_norm(x, w, w);
+                ts_tensor *row = ts_contiguous(ts_slice(x, 0, 3, 4, 1));
+                one[threads - 1] = rms ? ts_rms_norm(row, w) : ts_layer_norm(row, w, w);
+            }
+            ck_assert(same_bits(y[0], y[1]));
+            ck_assert(same_bits(one[0], one[1]));
+            ck_assert(same_bits(one[0], ts_contiguous(ts_slice(y[0], 0, 3, 4, 1))));
+            if (d >= 2) {
+                ts_tensor *wide = ts_to(x, TS_F32), *by = ts_to(w, TS_F32);
+                wide = rms ? ts_rms_norm(wide, by) : ts_layer_norm(wide, by, by);
+                ck_assert(same_bits(y[0], ts_to(wide, dtypes[d])));
+            }
+        }
+}

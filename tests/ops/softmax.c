@@ -126,3 +126,29 @@ TS_TEST(threads_do_not_change_a_bit)
             ck_assert(same_bits(dx[0], dx[1]));
         }
 }
+
+/** A row has the bits that it has alone, among rows that share vectors. */
+TS_TEST(short_rows_have_the_bits_of_single_rows)
+{
+    static const ts_dtype dtypes[] = {TS_F64, TS_F32, TS_BF16};
+    for (int d = 0; d < 3; d++)
+        for (int64_t n = 1; n <= 17; n++) {
+            TS_SCOPE;
+            const int64_t rows = 37;
+            ts_tensor *x = ts_to(numbers(n, TS_SIZES(rows, n), TS_F32), dtypes[d]);
+            ts_tensor *g = ts_to(numbers(n + 40, TS_SIZES(rows, n), TS_F32), dtypes[d]);
+            for (int which = 0; which < 2; which++) {
+                ts_tensor *y = call(which, x, 1), *dx = which ? ts_log_softmax_backward(g, y, 1)
+                                                              : ts_softmax_backward(g, y, 1);
+                for (int64_t r = 0; r < rows; r++) {
+                    ts_tensor *one = ts_contiguous(ts_slice(x, 0, r, r + 1, 1)),
+                              *of = ts_contiguous(ts_slice(g, 0, r, r + 1, 1)),
+                              *z = call(which, one, 1),
+                              *dz = which ? ts_log_softmax_backward(of, z, 1)
+                                          : ts_softmax_backward(of, z, 1);
+                    ck_assert(same_bits(z, ts_contiguous(ts_slice(y, 0, r, r + 1, 1))));
+                    ck_assert(same_bits(dz, ts_contiguous(ts_slice(dx, 0, r, r + 1, 1))));
+                }
+            }
+        }
+}
