@@ -15,6 +15,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/barrier.cuh"
+#include "backends/cuda/early.cuh"
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/gemm.h"
 #include "backends/cuda/launch.h"
@@ -201,6 +202,9 @@ static __global__ void __launch_bounds__(THREADS, ROWS == 32 ? 5 : 3)
         }
         copies_commit();
     };
+    wait_for_kernel_in_front(); /* before begin_next_kernel(): the next kernel may rely on all
+                                   kernels in front of this one */
+    begin_next_kernel();
     for (int s = 0; s < STAGES - 1; s++)
         start(begin + s);
 
@@ -365,7 +369,7 @@ static cudaError_t start(const f32_product &p, int64_t batches, cudaStream_t str
     ts_cuda_grid grid = {dim3((unsigned)((p.columns + SIDE - 1) / SIDE * blocks),
                               (unsigned)((p.rows + ROWS - 1) / ROWS), (unsigned)batches),
                          dim3(THREADS), bytes(ROWS), (unsigned)blocks};
-    return launch(f32_product_kernel<A_K, B_K, ROWS>, grid, stream, p, blocks);
+    return launch_early(f32_product_kernel<A_K, B_K, ROWS>, grid, stream, p, blocks);
 }
 template <bool A_K, bool B_K>
 static cudaError_t start(const f32_product &p, int64_t batches, cudaStream_t stream)
