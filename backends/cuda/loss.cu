@@ -532,6 +532,7 @@ template <class P> static ts_status forward_pairs(ts_frame *f, P pair)
 {
     int64_t n = ts_numel(f->args[0].t), reduction = f->args[2].i,
             blocks = (n + PAIR_SHARE - 1) / PAIR_SHARE;
+    double factor = pair_factor(f->args[0].t, reduction);
     class_scratch scratch(f, blocks * 8);
     if (!scratch.data)
         return ts_error_code();
@@ -545,13 +546,15 @@ template <class P> static ts_status forward_pairs(ts_frame *f, P pair)
                     pair, x, t, out, n, aligned && aligned16(out));
             return cudaPeekAtLastError();
         }
+        if (n <= PAIR_FEW) {
+            pair_total_kernel<T><<<1, dim3(1, PAIR_FEW_THREADS), 0, k.stream>>>(pair, x, t, out, n,
+                                                                                factor, aligned);
+            return cudaPeekAtLastError();
+        }
         double *parts = (double *)scratch.parts();
-        if (n)
-            pair_sums_kernel<T>
-                <<<(unsigned)blocks, dim3(1, PAIR_THREADS), 0, k.stream>>>(pair, x, t, parts, n,
-                                                                           aligned);
-        total_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(
-            parts, blocks, pair_factor(f->args[0].t, reduction), nullptr, out);
+        pair_sums_kernel<T><<<(unsigned)blocks, dim3(1, PAIR_THREADS), 0, k.stream>>>(
+            pair, x, t, parts, n, aligned);
+        total_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, factor, nullptr, out);
         return cudaPeekAtLastError();
     });
 }

@@ -50,7 +50,12 @@ PAIR(bce, fabs(x) * (x > 0 ? 1 - t : t) + log1p(exp(-fabs(x))), logistic(x) - t,
 PAIR(kl, t_log_t(t) - t * x, -t, t > 0 ? log(t) + 1 - x : t == 0 ? (A)0 : (A)NAN)
 PAIR(kl_log, exp(t) * (t - x), -exp(t), exp(t) * (t - x + 1))
 
-enum { PAIR_THREADS = 256, PAIR_SHARE = 4096 };
+enum {
+    PAIR_THREADS = 256,
+    PAIR_SHARE = 4096, /* elements that a block of a sum adds */
+    PAIR_FEW = 16384,  /* elements that one block of PAIR_FEW_THREADS adds sooner than two launches */
+    PAIR_FEW_THREADS = 1024
+};
 
 /** The V elements from `first` on, those from n on 0. `whole`: one aligned vector. */
 template <class T, int V = vec16<T>>
@@ -106,27 +111,45 @@ static __global__ void __launch_bounds__(PAIR_THREADS)
     });
 }
 
-/** The order of a sum depends on n only: unaligned runs are added like aligned ones. */
+/** The sum of the losses of elements `from` to `end` - 1 over a block of THREADS threads. Its order
+ * depends on `from` and `end` only: unaligned runs are added like aligned ones. */
+template <int THREADS, class T, class P>
+static __device__ __forceinline__ double pair_sum(const P &pair, const T *x, const T *t,
+                                                  int64_t from, int64_t end, bool aligned)
+{
+    constexpr int V = vec16<T>;
+    double sum = 0;
+#pragma unroll 2
+    for (int64_t i = from + threadIdx.y * V; i < end; i += THREADS * V) {
+        bool whole = aligned && i + V <= end;
+        unpacked<T, V> a(load_run(x, i, end, whole)), b(load_run(t, i, end, whole));
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            if (i + e < end)
+                sum += (double)pair.of(a.at[e], b.at[e]);
+    }
+    return line_reduce<1, THREADS, op_sum>(sum);
+}
+
 template <class T, class P>
 static __global__ void __launch_bounds__(PAIR_THREADS)
     pair_sums_kernel(P pair, const T *x, const T *t, double *parts, int64_t n, bool aligned)
 {
-    constexpr int V = vec16<T>;
     int64_t from = (int64_t)blockIdx.x * PAIR_SHARE;
-    double sum = 0;
-#pragma unroll 2
-    for (int64_t i = from + threadIdx.y * V; i < n && i < from + PAIR_SHARE;
-         i += PAIR_THREADS * V) {
-        bool whole = aligned && i + V <= n;
-        unpacked<T, V> a(load_run(x, i, n, whole)), b(load_run(t, i, n, whole));
-#pragma unroll
-        for (int e = 0; e < V; e++)
-            if (i + e < n)
-                sum += (double)pair.of(a.at[e], b.at[e]);
-    }
-    sum = line_reduce<1, PAIR_THREADS, op_sum>(sum);
+    double sum = pair_sum<PAIR_THREADS>(pair, x, t, from, min(from + PAIR_SHARE, n), aligned);
     if (threadIdx.y == 0)
         parts[blockIdx.x] = sum;
+}
+
+/** One block stores the sum of n losses times `factor`. */
+template <class T, class P>
+static __global__ void __launch_bounds__(PAIR_FEW_THREADS)
+    pair_total_kernel(P pair, const T *x, const T *t, T *out, int64_t n, double factor,
+                      bool aligned)
+{
+    double sum = pair_sum<PAIR_FEW_THREADS>(pair, x, t, 0, n, aligned);
+    if (threadIdx.y == 0)
+        *out = narrow<T>((wide_t<T>)(sum * factor));
 }
 
 template <class T, class P>
