@@ -33,6 +33,41 @@ static __global__ void total_kernel(const double *parts, int64_t n, double facto
 
 /* ------------------------------------------------------------------------------ classes ---- */
 
+enum { FEW_POSITIONS = 16384 /* positions that one block counts sooner than two launches */ };
+
+/** The number of positions whose target is not ignored, counted by a block of TOTAL threads. */
+static __device__ __forceinline__ double count_of(const indices &target, int64_t positions,
+                                                  int64_t ignored)
+{
+    int some = 0;
+#pragma unroll 8
+    for (int i = threadIdx.y; i < (int)positions; i += TOTAL)
+        some += target.at(i) != ignored;
+    return line_reduce<1, TOTAL, op_sum>((double)some);
+}
+
+static __global__ void __launch_bounds__(TOTAL)
+    count_few_kernel(indices target, int64_t positions, int64_t ignored, unsigned long long *count)
+{
+    double some = count_of(target, positions, ignored);
+    if (threadIdx.y == 0)
+        *count = (unsigned long long)some;
+}
+
+/** total_kernel() for a mean over at most FEW_POSITIONS positions, which the block counts. */
+template <class R>
+static __global__ void __launch_bounds__(TOTAL)
+    mean_few_kernel(const double *parts, int64_t n, indices target, int64_t positions,
+                    int64_t ignored, R *out)
+{
+    double sum = 0, some = count_of(target, positions, ignored);
+    for (int64_t i = threadIdx.y; i < n; i += TOTAL)
+        sum += parts[i];
+    sum = line_reduce<1, TOTAL, op_sum>(sum);
+    if (threadIdx.y == 0)
+        *out = narrow<R>((wide_t<R>)(sum / some));
+}
+
 struct classes {
     lines l;
     int64_t ignored;
@@ -286,12 +321,15 @@ struct class_scratch {
     unsigned long long *count(const indices &target, int64_t positions, int64_t ignored,
                               cudaStream_t stream) const
     {
+        unsigned long long *count = (unsigned long long *)data;
+        if (positions <= FEW_POSITIONS) {
+            count_few_kernel<<<1, dim3(1, TOTAL), 0, stream>>>(target, positions, ignored, count);
+            return count;
+        }
         cudaMemsetAsync(data, 0, 8, stream);
-        if (positions)
-            count_kernel
-                <<<(unsigned)((positions + POSITIONS - 1) / POSITIONS), POSITIONS, 0, stream>>>(
-                    target, positions, ignored, (unsigned long long *)data);
-        return (unsigned long long *)data;
+        count_kernel<<<(unsigned)((positions + POSITIONS - 1) / POSITIONS), POSITIONS, 0, stream>>>(
+            target, positions, ignored, count);
+        return count;
     }
     void *parts() const { return data + 16; }
 };
@@ -354,6 +392,11 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
             }
             if (none)
                 return cudaPeekAtLastError();
+            if (reduction == TS_REDUCTION_MEAN && positions <= FEW_POSITIONS) {
+                mean_few_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, target,
+                                                                       positions, c.ignored, out);
+                return cudaPeekAtLastError();
+            }
             unsigned long long *count = reduction == TS_REDUCTION_MEAN
                                             ? sums.count(target, positions, c.ignored, k.stream)
                                             : nullptr;
