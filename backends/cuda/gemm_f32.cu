@@ -66,6 +66,7 @@ struct f32_product {
     const float *bias, *added;
     float *sums; /* receives the sums of a's rows */
     float alpha, beta;
+    bool beside; /* runs beside the kernel in front, ts_cuda_epilogue.beside */
 };
 
 /** Copies the pieces of an operand, one after the other. WIDTH: rows or columns of a piece. OF_K: k
@@ -203,9 +204,12 @@ static __global__ void __launch_bounds__(THREADS, ROWS == 32 ? 5 : 3)
         }
         copies_commit();
     };
-    wait_for_kernel_in_front(); /* before begin_next_kernel(): the next kernel may rely on all
-                                   kernels in front of this one */
-    begin_next_kernel();
+    /* All kernels before the one in front have ended: that one waited for them before it let this
+     * one begin. */
+    if (!p.beside) {
+        wait_for_kernel_in_front();
+        begin_next_kernel();
+    }
     for (int s = 0; s < STAGES - 1; s++)
         start(begin + s);
 
@@ -314,6 +318,8 @@ static __global__ void __launch_bounds__(THREADS, ROWS == 32 ? 5 : 3)
     }
     if (blocks > 1) /* the others may still read this block's memory */
         meet(blocks);
+    if (p.beside) /* kernels after this one wait for it alone */
+        wait_for_kernel_in_front();
 }
 
 /** Number of blocks that share the inner dim of a tile. It depends on sizes only. */
@@ -401,6 +407,7 @@ ts_status ts_cuda_gemm_f32(const ts_frame *f, const ts_cuda_matrix *a, const ts_
     p.beta = then->factors ? (float)then->factors[1] : 0;
     p.added = (const float *)(then->added ? then->added : c->data);
     p.sums = (float *)then->sums;
+    p.beside = then->beside;
     bool a_k = a->column == 1, b_k = b->row == 1 && b->column != 1;
     call at = call_of(f);
     if (!at.device)
