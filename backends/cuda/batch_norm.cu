@@ -190,7 +190,8 @@ cudaError_t run_once(const norm_call &c, bool constant, const forward_parameters
                       second,
                       c.relu ? 0 : -INFINITY};
     int threads = power_of_two((count + ONCE_EACH - 1) / ONCE_EACH, ONCE_THREADS);
-    norm_once<T, MODE><<<(unsigned)(s.sets * s.groups), threads < 32 ? 32 : threads, 0, stream>>>(k);
+    threads = threads < 32 ? 32 : threads;
+    norm_once<T, MODE><<<(unsigned)(s.sets * s.groups), threads, 0, stream>>>(k);
     return cudaPeekAtLastError();
 }
 

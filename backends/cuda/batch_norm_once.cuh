@@ -74,11 +74,11 @@ __global__ void __launch_bounds__(ONCE_THREADS)
             gs[e] = widen(c.g[at]);
     });
     for (uint32_t k = threadIdx.x; k < width; k += blockDim.x) {
-        weights[k] = c.given.weight.template at<A>(first + k, 1);
-        biases[k] = c.given.bias.template at<A>(first + k, 0);
+        weights[k] = c.given.weight.template load<A>(first + k, 1);
+        biases[k] = c.given.bias.template load<A>(first + k, 0);
     }
-    A mean = c.given.mean.template at<A>(blockIdx.x, 0),
-      var = c.given.var.template at<A>(blockIdx.x, 0);
+    A mean = c.given.mean.template load<A>(blockIdx.x, 0),
+      var = c.given.var.template load<A>(blockIdx.x, 0);
     __syncthreads();
     if constexpr (MODE == RESULT) {
         if (!c.constant) {
