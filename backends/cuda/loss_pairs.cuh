@@ -53,8 +53,8 @@ PAIR(kl_log, exp(t) * (t - x), -exp(t), exp(t) * (t - x + 1))
 enum {
     PAIR_THREADS = 256,
     PAIR_SHARE = 4096, /* elements that a block of a sum adds */
-    PAIR_FEW = 16384,  /* elements that one block of PAIR_FEW_THREADS adds sooner than two launches */
-    PAIR_FEW_THREADS = 1024
+    PAIR_FEW = 16384,  /* elements that one block adds sooner than two launches */
+    PAIR_FEW_THREADS = 1024 /* of that block */
 };
 
 /** The V elements from `first` on, those from n on 0. `whole`: one aligned vector. */
