@@ -276,6 +276,24 @@ static ts_tensor *pair_loss(ts_tensor *const *leaves, int which)
 {
     return which ? ts_l1_loss(leaves[0], leaves[1]) : ts_mse_loss(leaves[0], leaves[1]);
 }
+static ts_tensor *strided_pair_loss(ts_tensor *const *leaves, int reduction)
+{
+    ts_loss_opts opts = {.size = sizeof opts, .reduction = (ts_reduction)reduction};
+    return ts_mse_loss_ex(ts_transpose(leaves[0], 0, 1), leaves[1], &opts);
+}
+
+/* Sizes on both sides of the limits up to which strides cost less than copies. */
+TS_TEST(losses_of_strided_pairs_are_those_of_the_CPU, .loop = 3)
+{
+    GPU(device);
+    static const int64_t rows[] = {1, 3, 127, 128, 129, 2047, 2048, 2049};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int d = 0; d < 2; d++)
+            compare(device,
+                    &(subject){strided_pair_loss, _i, d ? TS_BF16 : TS_F32, 2,
+                               {{rows[i], 128}, {128, rows[i]}}, {2, 2}},
+                    d ? 4 : 16);
+}
 
 /* One block adds up to 16,384 losses. */
 TS_TEST(losses_of_few_pairs_are_those_of_the_CPU, .loop = 2)
