@@ -1,7 +1,7 @@
 /** @file batch_norm.cu  Batch norm and group norm, and their gradients: decoding and launches. */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/batch_norm.cuh"
 #include "backends/cuda/batch_norm.h"
+#include "backends/cuda/batch_norm_once.cuh"
 #include "tessera/ops.h"
 
 #include <initializer_list>
@@ -151,6 +151,50 @@ struct scratch {
     }
 };
 
+/** Elements of a statistic. */
+int64_t count_of(const shape &s) { return s.samples * s.positions * (s.channels / s.groups); }
+
+/** True if norm_once() computes a call: its blocks hold a statistic, and its launch is a large part
+ * of the time. A warp's accesses are as wide as a run of adjacent elements, so short runs are for
+ * small tensors only. */
+bool fits_once(ts_frame *f, const norm_call &c)
+{
+    const shape &s = c.s;
+    int64_t width = s.channels / (s.groups ? s.groups : 1), count = s.groups ? count_of(s) : 0,
+            statistics = s.sets * s.groups, run = c.last ? width : width * s.positions;
+    bool wide = run * (int64_t)ts_dtype_size(ts_kernel_dtype(f)) >= 32;
+    return ts_kernel_dtype(f) != TS_F64 && statistics > 0 && count > 0 && count <= ONCE_THREADS * ONCE_EACH &&
+           width <= ONCE_WIDTH && statistics * count <= (wide ? 1 << 23 : 1 << 19) &&
+           (wide || !c.last || statistics <= 16 * PROCESSORS);
+}
+
+/** Launches norm_once(). constant: the statistics are given. */
+template <class T, int MODE>
+cudaError_t run_once(const norm_call &c, bool constant, const forward_parameters &given,
+                     const parameter &first, const parameter &second, cudaStream_t stream)
+{
+    const shape &s = c.s;
+    int64_t width = s.channels / s.groups, count = count_of(s);
+    once_call<T> k = {(const T *)c.x,
+                      (const T *)c.g,
+                      (T *)c.y,
+                      s,
+                      c.last,
+                      split<uint32_t>(c.last ? width : width * s.positions),
+                      split<uint32_t>(c.last ? 1 : s.positions),
+                      (uint32_t)count,
+                      (uint32_t)(s.channels * (c.last ? 1 : s.positions)),
+                      constant,
+                      given,
+                      first,
+                      second,
+                      c.relu ? 0 : -INFINITY};
+    int threads = power_of_two((count + ONCE_EACH - 1) / ONCE_EACH, ONCE_THREADS);
+    threads = threads < 32 ? 32 : threads;
+    norm_once<T, MODE><<<(unsigned)(s.sets * s.groups), threads, 0, stream>>>(k);
+    return cudaPeekAtLastError();
+}
+
 /** Runs the forward op. given: mean and var, or nullptr to compute them. weight_arg: index of the
  * weight; bias and eps follow it. Statistics that are not requested go to temporary tensors. */
 ts_status forward(ts_frame *f, int64_t groups, bool batch, bool relu, const ts_value *given,
@@ -169,6 +213,16 @@ ts_status forward(ts_frame *f, int64_t groups, bool batch, bool relu, const ts_v
             *v = ts_value_tensor(ts_empty_on(&statistics, 1, dtype, where));
             TS_CUDA_TRY(ts_status_of_pointer(v->t));
         }
+    if (fits_once(f, c))
+        return with_float(f, [&]<class T>(const call &on) {
+            if constexpr (std::is_same_v<T, double>)
+                return cudaErrorNotSupported;
+            else
+                return run_once<T, RESULT>(c, given != nullptr,
+                                           {given ? given[0] : none, given ? given[1] : none,
+                                            f->args[weight_arg], f->args[weight_arg + 1]},
+                                           parameter(mean), parameter(var), on.stream);
+        });
     scratch memory(f, c.s, !given);
     if (!memory.take())
         return ts_error_code();
@@ -220,13 +274,21 @@ ts_status backward(ts_frame *f, int64_t groups, bool batch, const ts_value &bias
     bool dx = f->rets[0].tag == TS_TAG_TENSOR,
          parameters = f->rets[1].tag == TS_TAG_TENSOR || f->rets[2].tag == TS_TAG_TENSOR,
          sums = parameters || !constant;
+    const forward_parameters given = {f->args[2], f->args[3], f->args[4], bias};
+    if (batch && fits_once(f, c))
+        return with_float(f, [&]<class T>(const call &on) {
+            if constexpr (std::is_same_v<T, double>)
+                return cudaErrorNotSupported;
+            else
+                return run_once<T, MODE>(c, constant, given, parameter(f->rets[1]),
+                                         parameter(f->rets[2]), on.stream);
+        });
     scratch memory(f, c.s, sums);
     if (!memory.take())
         return ts_error_code();
     return with_float(f, [&]<class T>(const call &on) {
         using A = wide_t<T>;
         part *parts = (part *)memory.parts;
-        forward_parameters given = {f->args[2], f->args[3], f->args[4], bias};
         coefficients<A> k((char *)parts + memory.parts_bytes, c.s.sets * c.s.channels);
         cudaError_t e = cudaSuccess;
         bool elements = c.s.samples * c.s.sets * c.s.positions > 0;

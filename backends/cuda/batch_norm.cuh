@@ -35,7 +35,7 @@ struct parameter {
           dtype(data ? ts_dtype_of(v.t) : TS_F32)
     {
     }
-    template <class A> __device__ __noinline__ A at(int64_t i, A absent) const
+    template <class A> __device__ __forceinline__ A load(int64_t i, A absent) const
     {
         if (!data)
             return absent;
@@ -45,6 +45,11 @@ struct parameter {
         case TS_F16: return (A)widen(((const f16 *)data)[i]);
         default: return (A)((const float *)data)[i];
         }
+    }
+    /** load() with less code. */
+    template <class A> __device__ __noinline__ A at(int64_t i, A absent) const
+    {
+        return load<A>(i, absent);
     }
     template <class A> __device__ __noinline__ void put(int64_t i, A x) const
     {

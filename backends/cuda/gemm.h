@@ -30,6 +30,8 @@ typedef struct ts_cuda_epilogue {
                          fields are zero */
     const double *factors; /* alpha and beta: c = alpha a b + beta added; NULL: 1 and 0 */
     const void *added;     /* matrix with the layout of c; NULL: c itself */
+    bool beside; /* ts_cuda_gemm_f32() only: may run beside the launch of ts_cuda_gemm_f32() just
+                    before it, because neither reads or writes what the other writes */
 } ts_cuda_epilogue;
 
 /**

@@ -15,6 +15,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/barrier.cuh"
+#include "backends/cuda/early.cuh"
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/gemm.h"
 #include "backends/cuda/launch.h"
@@ -65,6 +66,7 @@ struct f32_product {
     const float *bias, *added;
     float *sums; /* receives the sums of a's rows */
     float alpha, beta;
+    bool beside; /* runs beside the kernel in front, ts_cuda_epilogue.beside */
 };
 
 /** Copies the pieces of an operand, one after the other. WIDTH: rows or columns of a piece. OF_K: k
@@ -174,19 +176,20 @@ static __device__ __forceinline__ void meet(int blocks)
     __syncthreads();
 }
 
-/** A_K, B_K: k is the dense dim of the operand. ROWS: rows of a tile. blocks: blocks of a cluster,
- * which share the inner dim. */
+/** A_K, B_K: k is the dense dim of the operand. ROWS: rows of a tile. log_blocks: binary logarithm
+ * of the number of blocks of a cluster, which share the inner dim. */
 template <bool A_K, bool B_K, int ROWS>
 static __global__ void __launch_bounds__(THREADS, ROWS == 32 ? 5 : 3)
-    f32_product_kernel(const __grid_constant__ f32_product p, int blocks)
+    f32_product_kernel(const __grid_constant__ f32_product p, int log_blocks)
 {
     constexpr int M = ROWS / 32; /* fragments of a warp's rows */
     extern __shared__ __align__(128) float pieces[];
-    int rank = (int)blockIdx.x & (blocks - 1), column = (int)blockIdx.x / blocks * SIDE,
-        row = (int)blockIdx.y * ROWS, batch = (int)blockIdx.z;
+    int blocks = 1 << log_blocks, rank = (int)blockIdx.x & (blocks - 1),
+        column = ((int)blockIdx.x >> log_blocks) * SIDE, row = (int)blockIdx.y * ROWS,
+        batch = (int)blockIdx.z;
     const float *a = p.a + batch * p.a_batch, *b = p.b + batch * p.b_batch;
-    int count = (p.inner + DEPTH - 1) / DEPTH, begin = count * rank / blocks,
-        end = count * (rank + 1) / blocks, skipped = begin * DEPTH;
+    int count = (p.inner + DEPTH - 1) / DEPTH, begin = count * rank >> log_blocks,
+        end = count * (rank + 1) >> log_blocks, skipped = begin * DEPTH;
     piece_reader<A_K, ROWS> of_a(a + (A_K ? row * p.a_step + skipped : row + skipped * p.a_step),
                                  p.a_step, p.rows - row, p.inner - skipped);
     piece_reader<B_K, SIDE> of_b(
@@ -201,6 +204,12 @@ static __global__ void __launch_bounds__(THREADS, ROWS == 32 ? 5 : 3)
         }
         copies_commit();
     };
+    /* All kernels before the one in front have ended: that one waited for them before it let this
+     * one begin. */
+    if (!p.beside) {
+        wait_for_kernel_in_front();
+        begin_next_kernel();
+    }
     for (int s = 0; s < STAGES - 1; s++)
         start(begin + s);
 
@@ -270,7 +279,7 @@ static __global__ void __launch_bounds__(THREADS, ROWS == 32 ? 5 : 3)
     if (threadIdx.x < ROWS)
         lines[threadIdx.x] = line;
     meet(blocks);
-    int share = ROWS / blocks; /* rows that this block adds up and stores */
+    int share = ROWS >> log_blocks; /* rows that this block adds up and stores */
     bool vectors = p.c_row % 4 == 0;
     for (int index = threadIdx.x; index < share * (SIDE / 4); index += THREADS) {
         int r = rank * share + index / (SIDE / 4), k = index % (SIDE / 4) * 4;
@@ -309,6 +318,8 @@ static __global__ void __launch_bounds__(THREADS, ROWS == 32 ? 5 : 3)
     }
     if (blocks > 1) /* the others may still read this block's memory */
         meet(blocks);
+    if (p.beside) /* kernels after this one wait for it alone */
+        wait_for_kernel_in_front();
 }
 
 /** Number of blocks that share the inner dim of a tile. It depends on sizes only. */
@@ -365,7 +376,8 @@ static cudaError_t start(const f32_product &p, int64_t batches, cudaStream_t str
     ts_cuda_grid grid = {dim3((unsigned)((p.columns + SIDE - 1) / SIDE * blocks),
                               (unsigned)((p.rows + ROWS - 1) / ROWS), (unsigned)batches),
                          dim3(THREADS), bytes(ROWS), (unsigned)blocks};
-    return launch(f32_product_kernel<A_K, B_K, ROWS>, grid, stream, p, blocks);
+    return launch_early(f32_product_kernel<A_K, B_K, ROWS>, grid, stream, p,
+                        __builtin_ctz((unsigned)blocks));
 }
 template <bool A_K, bool B_K>
 static cudaError_t start(const f32_product &p, int64_t batches, cudaStream_t stream)
@@ -395,6 +407,7 @@ ts_status ts_cuda_gemm_f32(const ts_frame *f, const ts_cuda_matrix *a, const ts_
     p.beta = then->factors ? (float)then->factors[1] : 0;
     p.added = (const float *)(then->added ? then->added : c->data);
     p.sums = (float *)then->sums;
+    p.beside = then->beside;
     bool a_k = a->column == 1, b_k = b->row == 1 && b->column != 1;
     call at = call_of(f);
     if (!at.device)

@@ -183,18 +183,20 @@ static inline __attribute__((always_inline)) cudaError_t launch_with(const void 
         return (cudaError_t)atomic_load_explicit(&plain_launch, memory_order_relaxed)(
             function, grid->blocks.x, grid->blocks.y, grid->blocks.z, grid->threads.x,
             grid->threads.y, grid->threads.z, grid->shared, stream, arguments, NULL);
-    CUlaunchAttribute attribute = {.id = wanted};
-    if (wanted == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
-        attribute.value.programmaticStreamSerializationAllowed = 1;
-    else if (wanted == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
-        attribute.value.cooperative = 1;
-    else
-        attribute.value.clusterDim.x = grid->cluster, attribute.value.clusterDim.y = 1,
-        attribute.value.clusterDim.z = 1;
+    CUlaunchAttribute attributes[2] = {{.id = wanted}};
+    unsigned count = 1;
+    if (wanted == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
+        attributes[0].value.programmaticStreamSerializationAllowed = 1;
+        count += grid->cluster > 1;
+    } else if (wanted == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+        attributes[0].value.cooperative = 1;
+    if (grid->cluster > 1)
+        attributes[count - 1] = (CUlaunchAttribute){
+            .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {grid->cluster, 1, 1}};
     CUlaunchConfig config = {
         .gridDimX = grid->blocks.x, .gridDimY = grid->blocks.y, .gridDimZ = grid->blocks.z,
         .blockDimX = grid->threads.x, .blockDimY = grid->threads.y, .blockDimZ = grid->threads.z,
-        .sharedMemBytes = grid->shared, .hStream = stream, .attrs = &attribute, .numAttrs = 1,
+        .sharedMemBytes = grid->shared, .hStream = stream, .attrs = attributes, .numAttrs = count,
     };
     return (cudaError_t)launch(&config, function, arguments, NULL);
 }

@@ -31,7 +31,7 @@ cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **
 
 /** Like ts_cuda_launch(), but blocks may start before the previous kernel on the stream has ended;
  * the launched kernel must wait for the previous kernel's results by griddepcontrol.wait. Requires
- * sm_90 or later and a grid without clusters. */
+ * sm_90 or later. */
 cudaError_t ts_cuda_launch_early(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                                  cudaStream_t stream);
 

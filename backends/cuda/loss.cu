@@ -33,6 +33,41 @@ static __global__ void total_kernel(const double *parts, int64_t n, double facto
 
 /* ------------------------------------------------------------------------------ classes ---- */
 
+enum { FEW_POSITIONS = 16384 /* positions that one block counts sooner than two launches */ };
+
+/** The number of positions whose target is not ignored, counted by a block of TOTAL threads. */
+static __device__ __forceinline__ double count_of(const indices &target, int64_t positions,
+                                                  int64_t ignored)
+{
+    int some = 0;
+#pragma unroll 8
+    for (int i = threadIdx.y; i < (int)positions; i += TOTAL)
+        some += target.at(i) != ignored;
+    return line_reduce<1, TOTAL, op_sum>((double)some);
+}
+
+static __global__ void __launch_bounds__(TOTAL)
+    count_few_kernel(indices target, int64_t positions, int64_t ignored, unsigned long long *count)
+{
+    double some = count_of(target, positions, ignored);
+    if (threadIdx.y == 0)
+        *count = (unsigned long long)some;
+}
+
+/** total_kernel() for a mean over at most FEW_POSITIONS positions, which the block counts. */
+template <class R>
+static __global__ void __launch_bounds__(TOTAL)
+    mean_few_kernel(const double *parts, int64_t n, indices target, int64_t positions,
+                    int64_t ignored, R *out)
+{
+    double sum = 0, some = count_of(target, positions, ignored);
+    for (int64_t i = threadIdx.y; i < n; i += TOTAL)
+        sum += parts[i];
+    sum = line_reduce<1, TOTAL, op_sum>(sum);
+    if (threadIdx.y == 0)
+        *out = narrow<R>((wide_t<R>)(sum / some));
+}
+
 struct classes {
     lines l;
     int64_t ignored;
@@ -286,12 +321,15 @@ struct class_scratch {
     unsigned long long *count(const indices &target, int64_t positions, int64_t ignored,
                               cudaStream_t stream) const
     {
+        unsigned long long *count = (unsigned long long *)data;
+        if (positions <= FEW_POSITIONS) {
+            count_few_kernel<<<1, dim3(1, TOTAL), 0, stream>>>(target, positions, ignored, count);
+            return count;
+        }
         cudaMemsetAsync(data, 0, 8, stream);
-        if (positions)
-            count_kernel
-                <<<(unsigned)((positions + POSITIONS - 1) / POSITIONS), POSITIONS, 0, stream>>>(
-                    target, positions, ignored, (unsigned long long *)data);
-        return (unsigned long long *)data;
+        count_kernel<<<(unsigned)((positions + POSITIONS - 1) / POSITIONS), POSITIONS, 0, stream>>>(
+            target, positions, ignored, count);
+        return count;
     }
     void *parts() const { return data + 16; }
 };
@@ -354,6 +392,11 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
             }
             if (none)
                 return cudaPeekAtLastError();
+            if (reduction == TS_REDUCTION_MEAN && positions <= FEW_POSITIONS) {
+                mean_few_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, target,
+                                                                       positions, c.ignored, out);
+                return cudaPeekAtLastError();
+            }
             unsigned long long *count = reduction == TS_REDUCTION_MEAN
                                             ? sums.count(target, positions, c.ignored, k.stream)
                                             : nullptr;
@@ -528,10 +571,66 @@ static double pair_factor(const ts_tensor *x, int64_t reduction)
     return reduction == TS_REDUCTION_BATCHMEAN && ts_ndim(x) ? 1 / (double)ts_sizes(x)[0] : 1;
 }
 
+static bool is_strided(const ts_value &v)
+{
+    return v.tag == TS_TAG_TENSOR && !ts_is_contiguous(v.t);
+}
+/** True if a tensor of the call is not contiguous. */
+static bool has_strides(const ts_frame *f)
+{
+    bool some = false;
+    for (int i = 0; i < f->nargs; i++)
+        some = some || is_strided(f->args[i]);
+    for (int i = 0; i < f->nrets; i++)
+        some = some || is_strided(f->rets[i]);
+    return some;
+}
+
+/** Calls run(frame) with contiguous copies of strided arguments, and copies its results to strided
+ *  ones. */
+template <class F> static ts_status on_packed(ts_frame *f, F &&run)
+{
+    TS_SCOPE;
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
+    memcpy(args, f->args, f->nargs * sizeof *args);
+    memcpy(rets, f->rets, f->nrets * sizeof *rets);
+    for (int i = 0; i < f->nargs; i++)
+        if (is_strided(args[i]) && !(args[i].t = ts_contiguous(args[i].t)))
+            return ts_error_code();
+    for (int i = 0; i < f->nrets; i++) {
+        const ts_tensor *t = f->rets[i].t;
+        if (is_strided(rets[i]) && !(rets[i].t = ts_empty_on(ts_sizes(t), ts_ndim(t),
+                                                             ts_dtype_of(t), ts_device_of(t))))
+            return ts_error_code();
+    }
+    ts_frame packed = *f;
+    packed.args = args;
+    packed.rets = rets;
+    TS_CUDA_TRY(run(&packed));
+    for (int i = 0; i < f->nrets; i++)
+        if (is_strided(f->rets[i]))
+            TS_CUDA_TRY(ts_status_of_pointer(ts_copy_(f->rets[i].t, rets[i].t)));
+    return TS_OK;
+}
+
+/** Offsets in tensors of x's sizes and any strides; one that is absent gets x's strides. */
+template <int N>
+static walk<uint32_t, N> places_of(const ts_tensor *x, const ts_value *const (&values)[N])
+{
+    const int64_t *strides[N];
+    for (int k = 0; k < N; k++)
+        strides[k] = ts_strides(values[k] && values[k]->tag == TS_TAG_TENSOR ? values[k]->t : x);
+    return walk<uint32_t, N>(ts_sizes(x), ts_ndim(x), strides);
+}
+
 template <class P> static ts_status forward_pairs(ts_frame *f, P pair)
 {
+    bool strided = has_strides(f);
+    if (strided && (f->args[2].i == TS_REDUCTION_NONE || ts_numel(f->args[0].t) > PAIR_FEW))
+        return on_packed(f, [&](ts_frame *packed) { return forward_pairs(packed, pair); });
     int64_t n = ts_numel(f->args[0].t), reduction = f->args[2].i,
             blocks = (n + PAIR_SHARE - 1) / PAIR_SHARE;
+    double factor = pair_factor(f->args[0].t, reduction);
     class_scratch scratch(f, blocks * 8);
     if (!scratch.data)
         return ts_error_code();
@@ -545,19 +644,30 @@ template <class P> static ts_status forward_pairs(ts_frame *f, P pair)
                     pair, x, t, out, n, aligned && aligned16(out));
             return cudaPeekAtLastError();
         }
+        if (strided) {
+            pair_total_strided_kernel<T><<<1, dim3(1, PAIR_FEW_THREADS), 0, k.stream>>>(
+                pair, x, t, out, n, factor,
+                places_of<2>(f->args[0].t, {&f->args[0], &f->args[1]}));
+            return cudaPeekAtLastError();
+        }
+        if (n <= PAIR_FEW) {
+            pair_total_kernel<T><<<1, dim3(1, PAIR_FEW_THREADS), 0, k.stream>>>(pair, x, t, out, n,
+                                                                                factor, aligned);
+            return cudaPeekAtLastError();
+        }
         double *parts = (double *)scratch.parts();
-        if (n)
-            pair_sums_kernel<T>
-                <<<(unsigned)blocks, dim3(1, PAIR_THREADS), 0, k.stream>>>(pair, x, t, parts, n,
-                                                                           aligned);
-        total_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(
-            parts, blocks, pair_factor(f->args[0].t, reduction), nullptr, out);
+        pair_sums_kernel<T><<<(unsigned)blocks, dim3(1, PAIR_THREADS), 0, k.stream>>>(
+            pair, x, t, parts, n, aligned);
+        total_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, factor, nullptr, out);
         return cudaPeekAtLastError();
     });
 }
 
 template <class P> static ts_status backward_pairs(ts_frame *f, P pair)
 {
+    bool strided = has_strides(f);
+    if (strided && ts_numel(f->args[1].t) > PAIR_WALKED)
+        return on_packed(f, [&](ts_frame *packed) { return backward_pairs(packed, pair); });
     return with_float(f, [&]<class T>(const call &k) {
         int64_t n = ts_numel(f->args[1].t);
         bool each = f->args[3].i == TS_REDUCTION_NONE;
@@ -566,9 +676,16 @@ template <class P> static ts_status backward_pairs(ts_frame *f, P pair)
         T *dx = data_of<T>(f->rets[0]), *dt = data_of<T>(f->rets[1]);
         bool aligned = (!each || aligned16(g)) && aligned16(x) && aligned16(t) && aligned16(dx) &&
                        aligned16(dt);
-        if (n)
+        double factor = pair_factor(f->args[1].t, f->args[3].i);
+        if (n && strided)
+            pairs_backward_strided_kernel<T>
+                <<<(unsigned)((n + PAIR_THREADS - 1) / PAIR_THREADS), PAIR_THREADS, 0, k.stream>>>(
+                    pair, g, each, factor, x, t, dx, dt, (uint32_t)n,
+                    places_of<5>(f->args[1].t, {each ? &f->args[0] : nullptr, &f->args[1],
+                                                &f->args[2], &f->rets[0], &f->rets[1]}));
+        else if (n)
             pairs_backward_kernel<T><<<run_blocks<T>(n), PAIR_THREADS, 0, k.stream>>>(
-                pair, g, each, pair_factor(f->args[1].t, f->args[3].i), x, t, dx, dt, n, aligned);
+                pair, g, each, factor, x, t, dx, dt, n, aligned);
         return cudaPeekAtLastError();
     });
 }
@@ -598,6 +715,7 @@ static ts_status kl_div_backward(ts_frame *f)
 
 #define ROWS(name) \
     {#name, name, floats, false}, {#name "_backward", name##_backward, floats, false, false, true}
+#define PAIRS(name) {#name, name, floats, true}, {#name "_backward", name##_backward, floats, true}
 TS_CUDA_FAMILY(loss, ROWS(cross_entropy), {"cross_entropy_grad", cross_entropy_grad, floats, false},
-               ROWS(nll_loss), ROWS(mse_loss), ROWS(l1_loss), ROWS(smooth_l1_loss),
-               ROWS(huber_loss), ROWS(binary_cross_entropy_with_logits), ROWS(kl_div))
+               ROWS(nll_loss), PAIRS(mse_loss), PAIRS(l1_loss), PAIRS(smooth_l1_loss),
+               PAIRS(huber_loss), PAIRS(binary_cross_entropy_with_logits), PAIRS(kl_div))

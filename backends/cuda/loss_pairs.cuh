@@ -7,6 +7,7 @@
 #define TS_CUDA_LOSS_PAIRS_CUH
 
 #include "backends/cuda/lines.cuh"
+#include "backends/cuda/units.cuh"
 
 namespace ts {
 
@@ -50,7 +51,13 @@ PAIR(bce, fabs(x) * (x > 0 ? 1 - t : t) + log1p(exp(-fabs(x))), logistic(x) - t,
 PAIR(kl, t_log_t(t) - t * x, -t, t > 0 ? log(t) + 1 - x : t == 0 ? (A)0 : (A)NAN)
 PAIR(kl_log, exp(t) * (t - x), -exp(t), exp(t) * (t - x + 1))
 
-enum { PAIR_THREADS = 256, PAIR_SHARE = 4096 };
+enum {
+    PAIR_THREADS = 256,
+    PAIR_SHARE = 4096, /* elements that a block of a sum adds */
+    PAIR_FEW = 16384,  /* elements that one block adds sooner than two launches */
+    PAIR_WALKED = 1 << 18, /* elements whose gradient is read with strides sooner than copied */
+    PAIR_FEW_THREADS = 1024 /* of that block */
+};
 
 /** The V elements from `first` on, those from n on 0. `whole`: one aligned vector. */
 template <class T, int V = vec16<T>>
@@ -106,27 +113,81 @@ static __global__ void __launch_bounds__(PAIR_THREADS)
     });
 }
 
-/** The order of a sum depends on n only: unaligned runs are added like aligned ones. */
+/** The sum of the losses of elements `from` to `end` - 1 over a block of THREADS threads, in an
+ * order that depends on `from` and `end` only. load(i, a, b) loads the elements of the operands
+ * from i on, as far as they exist. */
+template <int THREADS, int UNROLL, class T, class P, class F>
+static __device__ __forceinline__ double pair_sum(const P &pair, int64_t from, int64_t end,
+                                                  F &&load)
+{
+    constexpr int V = vec16<T>;
+    double sum = 0;
+#pragma unroll(UNROLL)
+    for (int64_t i = from + threadIdx.y * V; i < end; i += THREADS * V) {
+        vec<T, V> x = {}, t = {};
+        load(i, x, t);
+        unpacked<T, V> a(x), b(t);
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            if (i + e < end)
+                sum += (double)pair.of(a.at[e], b.at[e]);
+    }
+    return line_reduce<1, THREADS, op_sum>(sum);
+}
+/** pair_sum() of contiguous operands. */
+template <int THREADS, class T, class P>
+static __device__ __forceinline__ double pair_sum(const P &pair, const T *x, const T *t,
+                                                  int64_t from, int64_t end, bool aligned)
+{
+    constexpr int V = vec16<T>;
+    return pair_sum<THREADS, 2, T>(pair, from, end, [&](int64_t i, vec<T, V> &a, vec<T, V> &b) {
+        bool whole = aligned && i + V <= end;
+        a = load_run(x, i, end, whole);
+        b = load_run(t, i, end, whole);
+    });
+}
+
 template <class T, class P>
 static __global__ void __launch_bounds__(PAIR_THREADS)
     pair_sums_kernel(P pair, const T *x, const T *t, double *parts, int64_t n, bool aligned)
 {
-    constexpr int V = vec16<T>;
     int64_t from = (int64_t)blockIdx.x * PAIR_SHARE;
-    double sum = 0;
-#pragma unroll 2
-    for (int64_t i = from + threadIdx.y * V; i < n && i < from + PAIR_SHARE;
-         i += PAIR_THREADS * V) {
-        bool whole = aligned && i + V <= n;
-        unpacked<T, V> a(load_run(x, i, n, whole)), b(load_run(t, i, n, whole));
-#pragma unroll
-        for (int e = 0; e < V; e++)
-            if (i + e < n)
-                sum += (double)pair.of(a.at[e], b.at[e]);
-    }
-    sum = line_reduce<1, PAIR_THREADS, op_sum>(sum);
+    double sum = pair_sum<PAIR_THREADS>(pair, x, t, from, min(from + PAIR_SHARE, n), aligned);
     if (threadIdx.y == 0)
         parts[blockIdx.x] = sum;
+}
+
+/** One block stores the sum of n losses times `factor`. */
+template <class T, class P>
+static __global__ void __launch_bounds__(PAIR_FEW_THREADS)
+    pair_total_kernel(P pair, const T *x, const T *t, T *out, int64_t n, double factor,
+                      bool aligned)
+{
+    double sum = pair_sum<PAIR_FEW_THREADS>(pair, x, t, 0, n, aligned);
+    if (threadIdx.y == 0)
+        *out = narrow<T>((wide_t<T>)(sum * factor));
+}
+
+/** pair_total_kernel() of operands of any strides, with the same bits. */
+template <class T, class P>
+static __global__ void __launch_bounds__(PAIR_FEW_THREADS)
+    pair_total_strided_kernel(P pair, const T *x, const T *t, T *out, int64_t n, double factor,
+                              const __grid_constant__ walk<uint32_t, 2> places)
+{
+    constexpr int V = vec16<T>;
+    auto load = [&](int64_t i, vec<T, V> &a, vec<T, V> &b) {
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            if (i + e < n) {
+                int64_t at[2];
+                places.at((uint32_t)(i + e), at);
+                a.at[e] = x[at[0]];
+                b.at[e] = t[at[1]];
+            }
+    };
+    double sum = pair_sum<PAIR_FEW_THREADS, 1, T>(pair, 0, n, load);
+    if (threadIdx.y == 0)
+        *out = narrow<T>((wide_t<T>)(sum * factor));
 }
 
 template <class T, class P>
@@ -154,6 +215,27 @@ static __global__ void __launch_bounds__(PAIR_THREADS)
         if (dt)
             store_run(dt, i, n, whole, by_t);
     });
+}
+
+/** pairs_backward_kernel() of tensors of any strides. places: of g, x, t, dx, dt. */
+template <class T, class P>
+static __global__ void __launch_bounds__(PAIR_THREADS)
+    pairs_backward_strided_kernel(P pair, const T *g, bool each, double factor, const T *x,
+                                  const T *t, T *dx, T *dt, uint32_t n,
+                                  const __grid_constant__ walk<uint32_t, 5> places)
+{
+    using A = wide_t<T>;
+    uint32_t i = blockIdx.x * PAIR_THREADS + threadIdx.x;
+    if (i >= n)
+        return;
+    int64_t at[5];
+    places.at(i, at);
+    A scale = widen(g[each ? at[0] : 0]) * (A)factor, by_x, by_t;
+    pair.slopes(widen(x[at[1]]), widen(t[at[2]]), by_x, by_t);
+    if (dx)
+        dx[at[3]] = narrow<T>(by_x * scale);
+    if (dt)
+        dt[at[4]] = narrow<T>(by_t * scale);
 }
 
 } // namespace ts

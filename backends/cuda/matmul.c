@@ -365,6 +365,16 @@ static ts_status pad_gradient(ts_frame *f, layer_gradients *l)
                               p.inner > q.rows ? p.inner : q.rows, &l->padded);
 }
 
+/** True if the weight's product may run beside the input's: ts_cuda_gemm_f32() computes that one,
+ *  and it does not read what this one writes. */
+static bool runs_beside(const ts_frame *f, const layer_gradients *l)
+{
+    const ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
+    return ts_kernel_dtype(f) == TS_F32 && device && l->y[0] && !ts_cuda_tf32() &&
+           l->weight.data != l->of_weight.data &&
+           ts_cuda_takes_f32(device, &l->grad, &l->weight, &l->of_input, 1, &nothing);
+}
+
 static ts_status gradient_products(ts_frame *f, layer_gradients *l, const ts_cuda_after *after)
 {
     const ts_cuda_matrix *ready = l->padded.data ? &l->padded.matrix : NULL;
@@ -379,6 +389,7 @@ static ts_status gradient_products(ts_frame *f, layer_gradients *l, const ts_cud
         ready_up = transposed(*ready);
     ts_cuda_epilogue then = epilogue_of(after && after->of == 1 ? after : NULL, factors);
     then.sums = l->summed ? ts_kernel_data(l->y[2]) : NULL;
+    then.beside = !after && runs_beside(f, l);
     return product_with(f, &up, &l->input, &l->of_weight, 1, l->y[1], NULL, then,
                         ready ? &ready_up : NULL);
 }

@@ -339,3 +339,38 @@ TS_TEST(values_that_are_not_finite_stay_in_their_rows_and_columns)
         free(got), free(cpu);
     }
 }
+
+/* The kernels of products begin before the kernel in front has ended, and those of both gradients
+ * of a layer run at the same time. A product that did not wait would read the last turn's numbers,
+ * which are others. */
+TS_TEST(small_products_wait_for_the_kernels_that_compute_their_operands)
+{
+    GPU(device);
+    enum { ROWS = 516, WIDTH = 128, LAYERS = 6, TURNS = 20 };
+    TS_SCOPE;
+    ts_tensor *w[LAYERS];
+    for (int l = 0; l < LAYERS; l++)
+        w[l] = ts_mul_scalar(drawn(device, TS_F32, TS_SIZES(WIDTH, WIDTH)), 0.08);
+    for (int turn = 0; turn < TURNS; turn++) {
+        TS_SCOPE;
+        ts_tensor *x = drawn(device, TS_F32, TS_SIZES(ROWS, WIDTH)), *leaves[LAYERS], *y = x,
+                  *wide[LAYERS], *z = ts_to(x, TS_F64);
+        for (int l = 0; l < LAYERS; l++) {
+            leaves[l] = ts_set_requires_grad(ts_clone(w[l]), true);
+            wide[l] = ts_set_requires_grad(ts_to(w[l], TS_F64), true);
+        }
+        for (int l = 0; l < LAYERS; l++) {
+            y = ts_linear(y, leaves[l], TS_NONE);
+            z = ts_linear(z, wide[l], TS_NONE);
+        }
+        OK(ts_backward(ts_sum(ts_square(y))));
+        OK(ts_backward(ts_sum(ts_square(z))));
+        double most;
+        OK(ts_item(ts_max(ts_abs(ts_to(z, TS_F64))), &most));
+        ck_assert_double_le(apart(y, z), 1e-5 * most);
+        for (int l = 0; l < LAYERS; l++) {
+            OK(ts_item(ts_max(ts_abs(ts_grad(wide[l]))), &most));
+            ck_assert_double_le(apart(ts_grad(leaves[l]), ts_grad(wide[l])), 1e-5 * most);
+        }
+    }
+}

@@ -225,6 +225,116 @@ TS_TEST(variances_of_channels_that_begin_far_from_their_mean_are_exact, .loop = 
     ck_assert_double_le(most, 1e-5);
 }
 
+enum { GROUPED = 1, CHANNELS_LAST = 2, WITH_RELU = 4, NORMS = 7 };
+
+static ts_tensor *normalize(ts_tensor *const *leaves, int which)
+{
+    ts_tensor *x = leaves[0], *w = leaves[1], *b = leaves[2];
+    if (which & CHANNELS_LAST)
+        x = ts_movedim(ts_contiguous(ts_movedim(x, 1, -1)), -1, 1);
+    if (which & GROUPED)
+        return ts_group_norm(x, 4, w, b, 1e-5);
+    return (which & WITH_RELU ? ts_batch_norm_relu : ts_batch_norm)(x, TS_NONE, TS_NONE, w, b, true,
+                                                                    0.1, 1e-5);
+}
+
+/* A block holds a statistic of up to 8,192 elements; those of the last sizes have more. */
+TS_TEST(norms_of_few_elements_are_those_of_the_CPU, .loop = 3)
+{
+    GPU(device);
+    static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
+    static const int64_t sizes[][4] = {{3, 20, 5, 1},   {33, 8, 2, 7},   {64, 12, 8, 16},
+                                       {1, 64, 16, 8}, {5, 1028, 3, 2}, {65, 12, 9, 14}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int which = 0; which < NORMS; which++) {
+            subject s = {normalize, which, dtypes[_i], 3, {{0}, {sizes[i][1]}, {sizes[i][1]}},
+                         {4, 1, 1}};
+            if (which == (GROUPED | WITH_RELU))
+                continue; /* group norm has no relu */
+            memcpy(s.sizes[0], sizes[i], sizeof sizes[i]);
+            compare(device, &s, s.dtype == TS_F32 ? 64 : 8);
+        }
+}
+
+/* A result near the largest number: the sum of the elements is beyond it. */
+TS_TEST(the_mean_of_large_elements_is_finite)
+{
+    GPU(device);
+    TS_SCOPE;
+    enum { N = 512, CHANNELS = 3 };
+    ts_tensor *x = ts_fill_(ts_empty_on(TS_SIZES(N, CHANNELS), TS_F32, device), 3e38);
+    ts_tensor *mean = ts_zero_(ts_empty_on(TS_SIZES(CHANNELS), TS_F32, device)),
+              *var = ts_fill_(ts_empty_on(TS_SIZES(CHANNELS), TS_F32, device), 1);
+    OK(ts_batch_norm(x, mean, var, TS_NONE, TS_NONE, true, 1, 1e-5));
+    ck_assert(all_are(ts_to_device(mean, TS_DEVICE_CPU), 3e38f));
+    ck_assert(all_are(ts_to_device(var, TS_DEVICE_CPU), 0));
+}
+
+/* ------------------------------------------------------------------------------ losses ---- */
+
+static ts_tensor *pair_loss(ts_tensor *const *leaves, int which)
+{
+    return which ? ts_l1_loss(leaves[0], leaves[1]) : ts_mse_loss(leaves[0], leaves[1]);
+}
+static ts_tensor *strided_pair_loss(ts_tensor *const *leaves, int reduction)
+{
+    ts_loss_opts opts = {.size = sizeof opts, .reduction = (ts_reduction)reduction};
+    return ts_mse_loss_ex(ts_transpose(leaves[0], 0, 1), leaves[1], &opts);
+}
+
+/* Sizes on both sides of the limits up to which strides cost less than copies. */
+TS_TEST(losses_of_strided_pairs_are_those_of_the_CPU, .loop = 3)
+{
+    GPU(device);
+    static const int64_t rows[] = {1, 3, 127, 128, 129, 2047, 2048, 2049};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int d = 0; d < 2; d++)
+            compare(device,
+                    &(subject){strided_pair_loss, _i, d ? TS_BF16 : TS_F32, 2,
+                               {{rows[i], 128}, {128, rows[i]}}, {2, 2}},
+                    d ? 4 : 16);
+}
+
+/* One block adds up to 16,384 losses. */
+TS_TEST(losses_of_few_pairs_are_those_of_the_CPU, .loop = 2)
+{
+    GPU(device);
+    static const int64_t lengths_of_pairs[] = {1, 7, 1023, 4097, 16383, 16384, 16385};
+    for (size_t i = 0; i < sizeof lengths_of_pairs / sizeof *lengths_of_pairs; i++) {
+        int64_t n = lengths_of_pairs[i];
+        for (int d = 0; d < 2; d++)
+            compare(device,
+                    &(subject){pair_loss, _i, d ? TS_BF16 : TS_F32, 2, {{n}, {n}}, {1, 1}},
+                    d ? 4 : 16);
+    }
+}
+
+/* One block counts up to 16,384 targets. */
+TS_TEST(means_over_few_targets_are_those_of_the_CPU)
+{
+    GPU(device);
+    TS_SCOPE;
+    static const int64_t positions[] = {1, 33, 1025, 16384, 16385};
+    for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
+        enum { CLASSES = 5 };
+        int64_t n = positions[i];
+        int64_t *goals = malloc((size_t)n * sizeof *goals);
+        for (int64_t r = 0; r < n; r++)
+            goals[r] = r % 3 == 1 ? -100 : r * 7919 % CLASSES;
+        ts_tensor *target = ts_from_array(goals, TS_I64, TS_SIZES(n));
+        ts_tensor *x = ts_normal(TS_SIZES(n, CLASSES), 0, 1, TS_F32), *wide = ts_to(x, TS_F64);
+        ts_tensor *there = ts_to_device(x, device), *goal = ts_to_device(target, device);
+        double got, want;
+        OK(ts_item(ts_nll_loss(there, goal), &got));
+        OK(ts_item(ts_nll_loss(wide, target), &want));
+        ck_assert_double_le(fabs(got - want), 1e-6 * (fabs(want) + 1));
+        OK(ts_item(ts_cross_entropy(there, goal), &got));
+        OK(ts_item(ts_cross_entropy(wide, target), &want));
+        ck_assert_double_le(fabs(got - want), 1e-6 * (fabs(want) + 1));
+        free(goals);
+    }
+}
+
 /* ----------------------------------------------------------------------- sorts and sums ---- */
 
 enum { WORDS = 1 << 16 };
