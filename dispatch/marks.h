@@ -19,8 +19,8 @@ typedef struct ts_mark {
 
 /** Removes all marks, when a recording begins. */
 void ts_marks_clear(void);
-/** Records that t's thread is in `scope` from now on. Does nothing unless a device is recorded, whose
- *  idle time the marks explain. */
+/** Records that t's thread is in `scope` from now on. Does nothing unless a device is recorded: the
+ *  marks explain its idle time. */
 void ts_mark_scope(const ts_timers *t, uint32_t scope);
 /** Number of marks of the recording; those of each thread are in the order of time. *lost: number
  *  of marks that were not kept. */
@@ -34,8 +34,8 @@ void *ts_timer_group_enter(ts_thread *thread, const ts_group_call *calls, int co
 /** Ends the call that ts_timer_group_enter() began; a NULL token is allowed. */
 void ts_timer_group_leave(ts_thread *thread, void *token);
 
-/** From here on the thread's time is the profiler's own, until ts_timer_part_enter(). Returns a token
- *  for it and for ts_timer_group_leave(); NULL if no profile records. */
+/** From here on the thread's time is the profiler's own, until ts_timer_part_enter(). Returns a
+ *  token for it and for ts_timer_group_leave(); NULL if no profile records. */
 void *ts_timer_own(ts_thread *thread);
 
 /** The row and the work of a part of a graph. */
@@ -43,8 +43,8 @@ typedef struct ts_graph_part {
     ts_tally_row *row; /* NULL: none */
     ts_work work;
 } ts_graph_part;
-/** Begins a call of a part that runs on the CPU; without a row, the time belongs to the row that was
- *  active before. */
+/** Begins a call of a part that runs on the CPU; without a row, the time belongs to the row that
+ *  was active before. */
 void ts_timer_part_enter(ts_thread *thread, void *token, const ts_graph_part *part);
 /** A number that identifies the recording and the thread's scope; rows of ts_graph_row() are valid
  *  while it stays the same. 0: no profile records, or memory is short. */

@@ -52,13 +52,13 @@ static void print_device(const ts_device_part *d, FILE *out)
     fprintf(out,
             ", \"incomplete\": %s, \"kernels\": %lld, \"copies\": %lld, \"lost\": %lld, "
             "\"untagged\": %lld, \"waits\": %lld, \"allocations\": %lld, "
-            "\"late_allocations\": %lld, \"lost_scopes\": %lld, \"kernel_launches\": %lld, \"delay_ns\": %.17g, "
-            "\"wait_ns\": %.17g, \"busy_ns\": %.17g, \"idle_ns\": %.17g, \"untagged_ns\": %.17g, "
-            "\"measured\": %s, \"half_flops\": %.17g,\n  \"machine\": {",
+            "\"late_allocations\": %lld, \"lost_scopes\": %lld, \"kernel_launches\": %lld, "
+            "\"delay_ns\": %.17g, \"wait_ns\": %.17g, \"busy_ns\": %.17g, \"idle_ns\": %.17g, "
+            "\"untagged_ns\": %.17g, \"measured\": %s, \"half_flops\": %.17g,\n  \"machine\": {",
             d->incomplete ? "true" : "false", (long long)d->kernels, (long long)d->copies,
             (long long)d->lost, (long long)d->untagged, (long long)d->waits,
-            (long long)d->allocations, (long long)d->late_allocations,
-            (long long)d->lost_scopes, (long long)d->kernel_launches, d->delay_ns, d->wait_ns, d->busy_ns, d->idle_ns,
+            (long long)d->allocations, (long long)d->late_allocations, (long long)d->lost_scopes,
+            (long long)d->kernel_launches, d->delay_ns, d->wait_ns, d->busy_ns, d->idle_ns,
             d->untagged_ns, d->measured ? "true" : "false", d->machine.half_flops);
     print_machine(&d->machine, out);
     fputs("},\n  \"idle\": {", out);

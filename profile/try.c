@@ -228,7 +228,7 @@ static void sum_kernels(const ts_profile *p, double *calls, double *work)
         }
 }
 
-/** True if the one step of `calls` differs from the steps of p in number, work or sizes of calls. */
+/** True if the one step of `calls` differs from those of p in number, work or sizes of calls. */
 static bool has_effect(const ts_profile *p, const ts_profile *calls)
 {
     double ncalls, work, own_ncalls, own_work, n = (double)p->nsteps;

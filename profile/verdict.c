@@ -3,9 +3,9 @@
  *
  * The work of a call takes at least max(FLOPs / compute ceiling, bytes / bandwidth). An entry that
  * reaches 60 % of that rate is bound by the larger term; a slower entry is inefficient. Overhead is
- * the time of layers and of the engine, and for each call of a kernel the time of an empty call: all
- * of the time if the work of the call takes less; on a device, kernels that take no longer than
- * kernels of one element. An entry that is faster than a ceiling has a wrong cost or count.
+ * the time of layers and of the engine, and for each call of a kernel the time of an empty call, or
+ * its whole time if its work takes less; on a device, kernels that take no longer than kernels of
+ * one element. An entry that is faster than a ceiling has a wrong cost or count.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>

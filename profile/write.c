@@ -196,7 +196,8 @@ static void print_device(const ts_profile *p, FILE *out)
         fprintf(out, "INCOMPLETE: %lld kernels and copies lost or with an invalid time\n",
                 (long long)d->lost);
     if (d->lost_scopes)
-        fprintf(out, "INCOMPLETE: %lld changes of scope had no room; later idle time has no scope\n",
+        fprintf(out,
+                "INCOMPLETE: %lld changes of scope had no room; later idle time has no scope\n",
                 (long long)d->lost_scopes);
 }
 

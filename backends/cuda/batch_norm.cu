@@ -164,7 +164,8 @@ bool fits_once(ts_frame *f, const norm_call &c)
             statistics = s.sets * s.groups, run = c.last ? width : width * s.positions;
     bool wide = run * (int64_t)ts_dtype_size(ts_kernel_dtype(f)) >= 32;
     return ts_kernel_dtype(f) != TS_F64 && statistics > 0 && count > 0 &&
-           count <= ONCE_THREADS * ONCE_EACH && width <= ONCE_WIDTH && statistics * count <= (wide ? 1 << 23 : 1 << 19) &&
+           count <= ONCE_THREADS * ONCE_EACH && width <= ONCE_WIDTH &&
+           statistics * count <= (wide ? 1 << 23 : 1 << 19) &&
            (wide || !c.last || statistics <= 16 * PROCESSORS);
 }
 
