@@ -17,13 +17,16 @@
 #include "dispatch/marks.h"
 #include "dispatch/timers_state.h"
 #include "core/device.h"
+#include "core/files.h"
 #include "core/hooks.h"
 #include "core/process.h"
 #include "dispatch/memory_log.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 struct ts_timing_state ts_timing = {.lock = PTHREAD_MUTEX_INITIALIZER, .step_thread = -1};
 const char *const ts_timers_outside[3] = {"(backward engine)", "(timers)", "(unattributed)"};
@@ -106,6 +109,22 @@ static cell *other(ts_timers *t, int which)
     return row ? &row->cell : &t->cells[which];
 }
 
+/** Time in ns in which the thread was ready to run while its processor ran others, since its start;
+ *  -1: the system does not count it. */
+static int64_t preempted_ns(int tid)
+{
+    char path[64], text[96];
+    long long ran, waited;
+    snprintf(path, sizeof path, "/proc/self/task/%d/schedstat", tid);
+    int fd = ts_files.open(path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return -1;
+    ssize_t n = ts_files.pread(fd, text, sizeof text - 1, 0);
+    ts_files.close(fd);
+    text[n > 0 ? n : 0] = 0;
+    return sscanf(text, "%lld %lld", &ran, &waited) == 2 ? waited : -1;
+}
+
 /** A thread's first stamp in a period. Time between periods is not counted. */
 static TS_COLD void begin_period(ts_timers *t)
 {
@@ -124,6 +143,10 @@ static TS_COLD void begin_period(ts_timers *t)
         t->period = 0;
     }
     ts_timers_close(t);
+    if (!t->period && atomic_load_explicit(&ts_timing.recording, memory_order_relaxed)) {
+        t->tid = gettid();
+        t->preempted = preempted_ns(t->tid);
+    }
     int64_t now = ticks();
     set(&t->begun, t->period ? get(&t->begun) + now - get(&t->last) : now);
     set(&t->last, now);
@@ -411,6 +434,7 @@ static void merge(ts_timers *to, ts_timers *t)
     ts_tally_merge(&to->record, &t->record);
     to->wall += t->wall;
     to->stamps += t->stamps;
+    to->preempted += t->preempted;
     add(&to->begun, get(&t->begun) - get(&t->last));
     to->thread_id = TS_TIMERS_MERGED;
 }
@@ -429,6 +453,9 @@ static void end_profile(ts_thread *thread, void *ctx)
     if (t) {
         t->wall = get(&t->last) - get(&t->begun);
         t->stamps = get(&t->cells[STAMPS].ticks);
+        int64_t end = t->tid && t->preempted >= 0 ? preempted_ns(t->tid) : -1;
+        t->preempted = end > t->preempted ? end - t->preempted : 0;
+        t->tid = 0;
     }
 }
 

@@ -116,6 +116,7 @@ typedef struct ts_thread_record {
     const ts_tally_table *table;
     int thread, threads; /* threads: their number; above 1 if they were merged */
     double wall_ns, stamps_ns;
+    double preempted_ns; /* time in which the system ran others although the thread was ready */
     int64_t begun; /* tick at which wall_ns begins */
 } ts_thread_record;
 /** Calls fn with the record of each thread, ended threads included, under the timers' lock: fn must

@@ -152,7 +152,7 @@ static void visit_record(ts_timers *t, void *ctx)
     const rows_visit *v = ctx;
     double ns = ts_timing.ns_per_tick;
     ts_thread_record r = {&t->record, t->thread_id, t->threads ? t->threads : 1,
-                          (double)t->wall * ns, (double)t->stamps * ns,
+                          (double)t->wall * ns, (double)t->stamps * ns, (double)t->preempted,
                           get(&t->begun)};
     v->fn(&r, v->ctx);
 }

@@ -38,6 +38,8 @@ struct ts_timers {
     uint32_t follows;      /* scope of the backward pass for which `following` is valid */
     uint16_t following[TS_SCOPES_MOST]; /* forward scope -> scope of its backward calls; 0: unknown
                                          */
+    int tid;           /* the system's number of the thread, while a profile records it; else 0 */
+    int64_t preempted; /* preempted_ns() at the begin of the profile, afterwards of the profile */
     int64_t wall, stamps; /* ticks of the profile's wall time and stamps, set at the end of the
                              profile or of the thread */
     cell cells[CELLS]; /* by op, then key; the system provides a page when it is first written */

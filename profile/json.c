@@ -170,11 +170,11 @@ ts_status ts_profile_write_json(const ts_profile *p, FILE *out)
     fputs(",\n", out);
     print_shares(&p->shares, out);
     fprintf(out,
-            "\"wall_ns\": %.17g, \"profiler_ns\": %.17g,\n"
+            "\"wall_ns\": %.17g, \"profiler_ns\": %.17g, \"preempted_ns\": %.17g,\n"
             "\"integrity\": {\"missing_share\": %.17g, "
             "\"lost_steps\": %lld, \"shared_calls\": %lld, \"lost_calls\": %lld, "
             "\"overwritten_calls\": %lld, \"errors\": %lld},\n",
-            p->wall_ns, p->profiler_ns, p->own_share, (long long)p->lost_steps,
+            p->wall_ns, p->profiler_ns, p->preempted_ns, p->own_share, (long long)p->lost_steps,
             (long long)p->shared_calls, (long long)p->lost_events, (long long)p->overwritten,
             (long long)p->shares.errors);
     fputs("\"advice\": [", out);

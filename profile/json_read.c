@@ -362,6 +362,8 @@ static ts_status read_body(const source *s, ts_profile *p, json_t *steps, json_t
     TS_TRY(get_count(s, "first_step", &p->first_step));
     TS_TRY(get_number(s, "wall_ns", TIME, &p->wall_ns));
     TS_TRY(get_number(s, "profiler_ns", TIME, &p->profiler_ns));
+    if (json_object_get(s->object, "preempted_ns")) /* a file of an older version lacks it */
+        TS_TRY(get_number(s, "preempted_ns", TIME, &p->preempted_ns));
     TS_TRY(get_number(&integrity, "missing_share", SHARE, &p->own_share));
     TS_TRY(get_count(&integrity, "lost_steps", &p->lost_steps));
     TS_TRY(get_count(&integrity, "shared_calls", &p->shared_calls));

@@ -188,6 +188,8 @@ struct ts_profile {
     int64_t nsteps, first_step, lost_steps, shared_calls; /* shared_calls: in rows that classes of
                                                              shapes share (docs/profile.md) */
     double wall_ns, profiler_ns; /* summed over threads */
+    double preempted_ns; /* part of wall_ns in which a thread was ready but the system ran others;
+                            0: none, or unknown */
     int threads;
     double own_share; /* (self time of all rows + profiler_ns - wall_ns) / wall_ns; about 0 unless
                          the profiler has a bug */

@@ -225,6 +225,7 @@ static void gather(const ts_thread_record *t, void *ctx)
     bool helps = p->steps_thread >= 0 && t->thread != p->steps_thread;
     p->wall_ns += t->wall_ns;
     p->profiler_ns += t->stamps_ns;
+    p->preempted_ns += helps ? 0 : t->preempted_ns;
     p->shared_calls += load(&t->table->shared);
     p->lost_events += load(&t->table->lost_events);
     p->threads += t->threads;

@@ -247,6 +247,9 @@ static void print_coverage(const ts_profile *p, FILE *out)
             "work known for %.1f%% of kernel time; rows sum to the wall time %+.4f%%; the profiler "
             "took %.1f%% (%.0f calls)\n",
             percent(known, kernels), 100 * p->own_share, 100 * p->shares.profiler, calls);
+    if (p->preempted_ns > 0.02 * p->wall_ns)
+        fprintf(out, "the processors ran other threads for %.0f%% of the wall time; rows include it\n",
+                percent(p->preempted_ns, p->wall_ns));
     if (p->overwritten)
         fprintf(out, "the trace has the latest calls; %lld older ones were overwritten\n",
                 (long long)p->overwritten);
@@ -283,7 +286,7 @@ void ts_profile_write_verdict(const ts_profile *p, FILE *out)
         fprintf(out, " of %.3f s on %s; wall time %.3f s", ts_profile_time(p) / 1e9,
                 p->device.machine.name, s->wall_ns / 1e9);
     else
-        fprintf(out, " of %.3f s", s->wall_ns / 1e9);
+        fprintf(out, " of %.*f s", s->wall_ns < 1e8 ? 6 : 3, s->wall_ns / 1e9);
     fprintf(out, " in %d thread%s\n", p->threads, p->threads == 1 ? "" : "s");
     const ts_prof_machine *d = &p->device.machine;
     if (p->device.measured)
