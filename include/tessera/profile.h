@@ -112,7 +112,7 @@ typedef struct ts_prof_machine {
     double bandwidth[TS_PROF_CURVE]; /**< bytes/s, reads plus writes, in a buffer of bytes_at[i] */
     double call_ns;                /**< time of a one-element call in the backend's slot, ns; of
                                         another device than the CPU: the host's time of that call */
-    double entry_ns;               /**< time of such a call around the slot: boxing, freeing */
+    double entry_ns;               /**< time of such a call before its first slot: boxing */
     double stamp_ns;               /**< cost of one time stamp, ns */
     double record_ns;              /**< cost of recording a call, without its time stamps, ns */
     double measured_at;            /**< time of the measurement, seconds since 1970 */

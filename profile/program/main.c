@@ -82,7 +82,7 @@ static ts_status calibrate(const settings *s)
         printf("kernel       %10.1f ns, of one element, with the gap before it\n", m.kernel_ns);
         return TS_OK;
     }
-    printf("call         %10.1f ns in its backend, %.1f ns around it\n", m.call_ns, m.entry_ns);
+    printf("call         %10.1f ns in its backend, %.1f ns before\n", m.call_ns, m.entry_ns);
     printf("stamp        %10.1f ns, a recorded call %.1f ns more\n", m.stamp_ns, m.record_ns);
     return TS_OK;
 }
