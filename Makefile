@@ -71,11 +71,11 @@ sanitize: build-asan/build.ninja ## run the tests under AddressSanitizer and UBS
 	@tools/run-tests -C build-asan --no-suite slow
 
 # In the baseline variant, without example programs, tools, calls with NULL, large samples, and drawn
-# calls, which `make test` makes; with a tenth of the drawn programs. Of the tests, those with hostile
+# calls, which `make test` makes; with a quarter of the drawn programs. Of the tests, those with hostile
 # files are compiled for sanitizers; the others call the checked library.
 sanitize-quick: build-asan/build.ninja ## run the part of `make sanitize` that .ci/run runs
 	@meson configure build-asan $(CHECKED_BRIEFLY)
-	@TS_TEST_BRIEF=1 TS_TEST_SMALL=1 TS_TEST_PROGRAMS=10 \
+	@TS_TEST_BRIEF=1 TS_TEST_SMALL=1 TS_TEST_PROGRAMS=25 \
 	    tools/run-tests -C build-asan --no-suite slow --no-suite thorough
 
 build-asan/build.ninja:
