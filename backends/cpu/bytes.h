@@ -9,16 +9,10 @@
 
 enum { TS_FILL_LINE = 32 }; /* bytes of the pattern of ts_fill_bytes() */
 
-/** Copies any number of bytes. Ranges may not overlap. */
-TS_INLINE void ts_copy_bytes(char *to, const char *from, int64_t bytes)
+/** Copies fewer than 32 bytes; parts of 4 and more may overlap. Ranges may not. */
+TS_INLINE void ts_copy_few_bytes(char *to, const char *from, int64_t bytes)
 {
-    if (bytes > 512) {
-        memcpy(to, from, (size_t)bytes);
-    } else if (bytes >= 32) {
-        for (int64_t i = 0; i + 32 < bytes; i += 32)
-            memcpy(to + i, from + i, 32);
-        memcpy(to + bytes - 32, from + bytes - 32, 32); /* overlaps, as below */
-    } else if (bytes >= 16) {
+    if (bytes >= 16) {
         memcpy(to, from, 16);
         memcpy(to + bytes - 16, from + bytes - 16, 16);
     } else if (bytes >= 8) {
@@ -33,12 +27,26 @@ TS_INLINE void ts_copy_bytes(char *to, const char *from, int64_t bytes)
     }
 }
 
+/** Copies any number of bytes. Ranges may not overlap. */
+TS_INLINE void ts_copy_bytes(char *to, const char *from, int64_t bytes)
+{
+    if (bytes > 512) {
+        memcpy(to, from, (size_t)bytes);
+    } else if (bytes >= 32) {
+        for (int64_t i = 0; i + 32 < bytes; i += 32)
+            memcpy(to + i, from + i, 32);
+        memcpy(to + bytes - 32, from + bytes - 32, 32); /* overlaps */
+    } else {
+        ts_copy_few_bytes(to, from, bytes);
+    }
+}
+
 /** Fills bytes with a repeated element. line: TS_FILL_LINE bytes of the element, whose size divides
  * 8 and `bytes`. */
 TS_INLINE void ts_fill_bytes(char *to, int64_t bytes, const char *line)
 {
     if (bytes < TS_FILL_LINE) {
-        ts_copy_bytes(to, line, bytes);
+        ts_copy_few_bytes(to, line, bytes);
         return;
     }
     for (int64_t i = 0; i + TS_FILL_LINE < bytes; i += TS_FILL_LINE)
