@@ -137,7 +137,7 @@ static TS_COLD void begin_period(ts_timers *t)
             }
         ts_tally_clear(&t->record);
         t->record.ring = ts_timing.flight ? TS_EVENT_RING : 0;
-        t->wall = t->stamps = 0;
+        t->wall = t->most = t->stamps = 0;
         atomic_store_explicit(&t->updated, false, memory_order_relaxed);
         t->reset = ts_timing.reset;
         t->period = 0;
@@ -173,20 +173,23 @@ ts_timers *ts_timers_of(ts_thread *thread)
 }
 
 /** Adds a step that ends at t's last stamp, if t's thread marks the steps; ts_timing.lock is held.
- *  parts: ts_tally_sum(). Returns true if it does. */
+ *  parts: ts_tally_sum(). If another thread ends the step, they may contain time after the last
+ *  stamp it sees, which then is time of the step. Returns true if it adds one. */
 static bool add_step(const ts_timers *t, const int64_t parts[TS_PART_COUNT])
 {
     if (ts_timing.step_thread < 0)
         ts_timing.step_thread = t->thread_id;
     if (ts_timing.step_thread != t->thread_id || !ts_timing.steps)
         return false;
-    int64_t n = get(&ts_timing.nsteps);
+    int64_t n = get(&ts_timing.nsteps), stamps = get(&t->cells[STAMPS].ticks), covered = stamps;
+    for (int i = 0; i < TS_PART_COUNT; i++)
+        covered += parts[i];
+    int64_t wall = get(&t->last) - get(&t->begun);
     if (n == TS_STEPS_MOST) {
         add(&ts_timing.lost_steps, 1);
     } else {
         ts_step *step = &ts_timing.steps[n];
-        *step = (ts_step){.wall = get(&t->last) - get(&t->begun),
-                          .stamps = get(&t->cells[STAMPS].ticks)};
+        *step = (ts_step){.wall = covered > wall ? covered : wall, .stamps = stamps};
         memcpy(step->parts, parts, sizeof step->parts);
         set(&ts_timing.nsteps, n + 1);
     }
@@ -433,6 +436,7 @@ static void merge(ts_timers *to, ts_timers *t)
     }
     ts_tally_merge(&to->record, &t->record);
     to->wall += t->wall;
+    to->most += t->most;
     to->stamps += t->stamps;
     to->preempted += t->preempted;
     add(&to->begun, get(&t->begun) - get(&t->last));
@@ -451,12 +455,21 @@ static void end_profile(ts_thread *thread, void *ctx)
 {
     ts_timers *t = ctx ? ctx : __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE);
     if (t) {
-        t->wall = get(&t->last) - get(&t->begun);
+        t->wall = t->most = get(&t->last) - get(&t->begun);
         t->stamps = get(&t->cells[STAMPS].ticks);
         int64_t end = t->tid && t->preempted >= 0 ? preempted_ns(t->tid) : -1;
         t->preempted = end > t->preempted ? end - t->preempted : 0;
         t->tid = 0;
     }
+}
+
+/** Sets ts_timers.most of another thread after the end of the profile: the thread may then be
+ *  between adding ticks to a row and storing its last stamp. */
+static void bound_wall(ts_thread *thread, void *unused)
+{
+    ts_timers *t = __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE);
+    if (t && thread != &ts_tls && !unused)
+        t->most = ticks() - get(&t->begun);
 }
 
 /** Ends the step of a thread whose last call is an update, when the thread or the recording
@@ -555,6 +568,7 @@ static bool stop_counting(void)
         ts_thread_walk(end_profile, NULL);
         ts_thread_walk(end_thread_step, NULL);
         switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed), false);
+        ts_thread_walk(bound_wall, NULL);
     }
     pthread_mutex_unlock(&ts_timing.lock);
     if (recording)

@@ -116,6 +116,8 @@ typedef struct ts_thread_record {
     const ts_tally_table *table;
     int thread, threads; /* threads: their number; above 1 if they were merged */
     double wall_ns, stamps_ns;
+    double most_ns; /* the most that wall_ns can be: a thread that still ran when the profile ended
+                       may count in its rows time after wall_ns was read */
     double preempted_ns; /* time in which the system ran others although the thread was ready */
     int64_t begun; /* tick at which wall_ns begins */
 } ts_thread_record;

@@ -151,9 +151,14 @@ static void visit_record(ts_timers *t, void *ctx)
 {
     const rows_visit *v = ctx;
     double ns = ts_timing.ns_per_tick;
-    ts_thread_record r = {&t->record, t->thread_id, t->threads ? t->threads : 1,
-                          (double)t->wall * ns, (double)t->stamps * ns, (double)t->preempted,
-                          get(&t->begun)};
+    ts_thread_record r = {.table = &t->record,
+                          .thread = t->thread_id,
+                          .threads = t->threads ? t->threads : 1,
+                          .wall_ns = (double)t->wall * ns,
+                          .stamps_ns = (double)t->stamps * ns,
+                          .most_ns = (double)t->most * ns,
+                          .preempted_ns = (double)t->preempted,
+                          .begun = get(&t->begun)};
     v->fn(&r, v->ctx);
 }
 

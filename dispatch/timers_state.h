@@ -42,6 +42,7 @@ struct ts_timers {
     int64_t preempted; /* preempted_ns() at the begin of the profile, afterwards of the profile */
     int64_t wall, stamps; /* ticks of the profile's wall time and stamps, set at the end of the
                              profile or of the thread */
+    int64_t most;         /* ts_thread_record.most_ns in ticks */
     cell cells[CELLS]; /* by op, then key; the system provides a page when it is first written */
 };
 

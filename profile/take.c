@@ -1,5 +1,6 @@
 /** @file take.c  Turns the counters of all threads into a profile. */
 // SPDX-License-Identifier: MIT
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,7 +106,8 @@ static uint64_t hash_entry(const ts_entry *e)
     return hash ^ hash >> 32;
 }
 
-static void add_entry(gathering *g, const ts_tally_row *row)
+/** Adds a row to the entries. Returns its self time in ns. */
+static double add_entry(gathering *g, const ts_tally_row *row)
 {
     ts_profile *p = g->p;
     ts_entry e = {.calls = load(&row->cell.calls),
@@ -145,11 +147,12 @@ static void add_entry(gathering *g, const ts_tally_row *row)
             same->pageable_ns += e.pageable_ns;
             same->wait_ns += e.wait_ns;
             same->row = e.device_ns > 0 ? e.row : same->row;
-            return;
+            return e.self_ns;
         }
     }
     p->entries[p->count++] = e;
     g->index[at] = (uint32_t)p->count;
+    return e.self_ns;
 }
 
 static bool take_index(gathering *g)
@@ -223,7 +226,7 @@ static void gather(const ts_thread_record *t, void *ctx)
         return;
     int n = load_count(&t->table->count);
     bool helps = p->steps_thread >= 0 && t->thread != p->steps_thread;
-    p->wall_ns += t->wall_ns;
+    double covered = t->stamps_ns, waited = 0; /* ns in rows; of these, in rows left out */
     p->profiler_ns += t->stamps_ns;
     p->preempted_ns += helps ? 0 : t->preempted_ns;
     p->shared_calls += load(&t->table->shared);
@@ -235,10 +238,11 @@ static void gather(const ts_thread_record *t, void *ctx)
         const ts_tally_row *row = ts_tally_at(t->table, i);
         bool used = load(&row->cell.calls) || load(&row->cell.ticks);
         if (helps && strcmp(row->call, "(unattributed)") == 0)
-            p->wall_ns -= (double)load(&row->cell.ticks) * g->tick_ns;
+            waited += (double)load(&row->cell.ticks) * g->tick_ns;
         else if (used && p->count < g->room)
-            add_entry(g, row);
+            covered += add_entry(g, row);
     }
+    p->wall_ns += fmax(t->wall_ns, fmin(covered + waited, t->most_ns)) - waited;
 }
 
 static void gather_events(const ts_thread_record *t, void *ctx)

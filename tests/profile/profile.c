@@ -331,6 +331,59 @@ TS_TEST(waiting_threads_are_left_out, .threads = true, .loop = 2)
     ts_profile_free(p);
 }
 
+typedef struct late_time {
+    int64_t ticks; /* to be added */
+    int found;     /* rows that got them */
+} late_time;
+
+/** Adds the time to the row of ones() in any thread. */
+static void add_late(const ts_thread_record *r, void *ctx)
+{
+    late_time *late = ctx;
+    for (int i = 0; i < atomic_load(&r->table->count); i++) {
+        ts_tally_row *row = ts_tally_at(r->table, i);
+        if (row->op != TS_ROW_OUTSIDE && strcmp(ts_row_op(row->op), "full") == 0) {
+            add(&row->cell.ticks, late->ticks);
+            late->found++;
+        }
+    }
+}
+
+/* A thread that stamps while the profile ends may add its last ticks to a row after its wall time
+ * was read. These count as wall time if they fit into the time until the profile ended; if they do
+ * not, the profile reports that its rows cover too much. */
+TS_TEST(a_row_may_grow_while_the_profile_ends, .threads = true, .loop = 2)
+{
+    BEGIN;
+    bool calls = true, fits = _i;
+    pthread_t thread;
+    atomic_store(&waiting, 0);
+    pthread_create(&thread, NULL, call_and_wait, &calls);
+    while (!atomic_load(&waiting))
+        sched_yield();
+    OK(ts_prof_start(NULL));
+    atomic_fetch_add(&waiting, 1);
+    while (atomic_load(&waiting) < 3)
+        sched_yield();
+    double begin = seconds();
+    while (seconds() < begin + 0.05)
+        sched_yield();
+    OK(ts_prof_stop());
+    late_time late = {.ticks = (int64_t)((fits ? 4e7 : 4e10) / ts_timers_tick_ns())};
+    ts_timers_each_record(add_late, &late);
+    ck_assert_int_eq(late.found, 1);
+    ts_profile *p = ts_profile_take();
+    atomic_fetch_add(&waiting, 1);
+    pthread_join(thread, NULL);
+    OK(p);
+    ck_assert_int_eq(p->threads, 1);
+    if (fits)
+        sums(p);
+    else
+        ck_assert_double_gt(p->own_share, 10);
+    ts_profile_free(p);
+}
+
 /** More threads than have rows of their own. */
 TS_TEST(threads_that_end_one_after_the_other_are_merged)
 {
