@@ -667,10 +667,9 @@ void ts_timers_mark_updates(const int *ops, int n)
         atomic_store_explicit(&ts_timing.updates[ops[i]], true, memory_order_relaxed);
 }
 
-void ts_timers_record_cost(double ns, double trace_ns, double scope_ns)
+void ts_timers_record_cost(double ns, double trace_ns)
 {
     double tick = ts_timing.ns_per_tick;
-    set(&ts_timing.scope_cost, tick > 0 ? (int64_t)(scope_ns / tick) : 0);
     set(&ts_timing.record_cost, tick > 0 ? (int64_t)(ns / tick) : 0);
     set(&ts_timing.trace_cost, tick > 0 ? (int64_t)(trace_ns / tick) : 0);
 }

@@ -108,9 +108,9 @@ void ts_timers_step(void);
 void ts_timers_mark_updates(const int *ops, int n);
 /** Enters a scope of the profile; NULL leaves the innermost scope. */
 void ts_timers_scope(const char *name);
-/** Sets the cost in ns of recording a backend's call beyond its stamps, of each layer in a trace,
- *  and of a change of scope beyond its stamp. The timers' own row gets this time. */
-void ts_timers_record_cost(double ns, double trace_ns, double scope_ns);
+/** Sets the cost in ns of recording a backend's call beyond its stamps, and of each layer in a
+ *  trace. The timers' own row gets this time. */
+void ts_timers_record_cost(double ns, double trace_ns);
 /** The rows that a thread recorded. */
 typedef struct ts_thread_record {
     const ts_tally_table *table;

@@ -58,7 +58,6 @@ struct ts_timing_state {
     bool detail, flight;   /* of the profile, as in ts_recording */
     _Atomic int64_t record_cost; /* ticks of a recorded call beyond its stamps */
     _Atomic int64_t trace_cost;  /* ticks of a layer in a trace beyond that */
-    _Atomic int64_t scope_cost;  /* ticks of a change of scope beyond its stamp */
     ts_step *steps;
     _Atomic int64_t nsteps, lost_steps;
     int64_t before_steps, /* ts_recording.before */

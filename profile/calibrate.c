@@ -233,22 +233,6 @@ static double time_calls(ts_tensor *out, ts_tensor *one)
     return best;
 }
 
-/** Time of a change of scope while a profile records. */
-static double time_scopes(void)
-{
-    enum { SCOPES = 50, BATCHES = 40 };
-    double best = 1e30;
-    for (int batch = 0; batch < BATCHES; batch++) {
-        double begin = now();
-        for (int i = 0; i < SCOPES; i++) {
-            ts_prof_enter("scope");
-            ts_prof_leave();
-        }
-        best = smaller(best, (now() - begin) * 1e9 / (2 * SCOPES));
-    }
-    return best;
-}
-
 static ts_prof_machine calls; /* result of ts_prof_measure_calls(): only fields that end in _ns */
 
 ts_status ts_prof_measure_calls(bool trace)
@@ -263,8 +247,8 @@ ts_status ts_prof_measure_calls(bool trace)
     double plain = time_calls(out, one);
     TS_TRY(ts_timers_record(true));
     m->stamp_ns = ts_timers_stamp_ns();
-    ts_timers_record_cost(0, 0, 0);
-    double recorded = time_calls(out, one), scope = time_scopes() - m->stamp_ns;
+    ts_timers_record_cost(0, 0);
+    double recorded = time_calls(out, one);
     ts_timer_cell inside = ts_timers_get("add", "CPU");
     TS_TRY(ts_timers_record(false));
     ts_timers_reset();
@@ -280,7 +264,7 @@ ts_status ts_prof_measure_calls(bool trace)
         ts_timers_reset();
         ts_timers_record_as(&(ts_recording){0});
     }
-    ts_timers_record_cost(m->record_ns, larger(0, traced - recorded), larger(0, scope));
+    ts_timers_record_cost(m->record_ns, larger(0, traced - recorded));
     /* the mean may include disturbed runs; the inner time cannot exceed that of the whole call */
     m->call_ns = inside.calls ? smaller(plain, inside.self_ns / (double)inside.calls) : plain;
     m->entry_ns = plain - m->call_ns;
