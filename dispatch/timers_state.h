@@ -39,7 +39,7 @@ struct ts_timers {
     uint16_t following[TS_SCOPES_MOST]; /* forward scope -> scope of its backward calls; 0: unknown
                                          */
     int tid;           /* the system's number of the thread, while a profile records it; else 0 */
-    int64_t preempted; /* preempted_ns() at the begin of the profile, afterwards of the profile */
+    int64_t preempted; /* ts_preempted_ns() when the profile began; afterwards its growth */
     int64_t wall, stamps; /* ticks of the profile's wall time and stamps, set at the end of the
                              profile or of the thread */
     int64_t most;         /* ts_thread_record.most_ns in ticks */

@@ -14,6 +14,8 @@
  *  are normal, because a CPU's ceilings vary with its clock and with other load. */
 #define TS_ROOF_TOLERANCE 1.25
 #define TS_ROOF_REACHED 0.6 /* share of a ceiling below which a row is inefficient */
+/** Share of a time above which a report or warning states that the system ran other threads. */
+#define TS_PREEMPTED_NOTED 0.02
 
 /** Regime of a row: what limits its speed. */
 typedef enum ts_regime {
@@ -289,7 +291,8 @@ ts_status ts_prof_find_machine(ts_prof_machine *machine);
 /** Fills *m, whose `threads` the caller has set, with the ceilings from the file of a processor or
  *  device. Without a valid file, calls measure(ctx, m) and stores the result if it can. identity:
  *  text that differs between processors or devices; NULL: there is no file. anew: measures even if
- *  the file exists. Errors: errors of measure(). */
+ *  the file exists. Logs a warning if the system ran other threads during the measurement, which
+ *  the file also stores. Errors: errors of measure(). */
 ts_status ts_machine_kept(const char *identity, bool anew,
                           ts_status (*measure)(void *ctx, ts_prof_machine *m), void *ctx,
                           ts_prof_machine *m);
