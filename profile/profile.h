@@ -43,6 +43,8 @@ typedef struct ts_entry {
     char op[48], layer[24], scope[TS_SCOPE_TEXT]; /* layer: "CPU", "AUTOGRAD"; "-": no call */
     char call[96], dtype[8]; /* call: op and sizes, such as "relu((2, 3) f32)" */
     int64_t calls, unknown; /* unknown: calls without a cost */
+    double chained; /* calls that read the result of another pointwise call or reduction, or whose
+                       result such a call reads; extrapolated from a thread's first calls */
     double self_ns, flops, bytes; /* self_ns: host time without the calls inside */
     bool kernel;  /* the layer is a backend, and part is "" */
     bool product; /* a matrix product: the ceiling of matrix products applies */
@@ -217,6 +219,9 @@ void ts_profile_name_program(ts_profile *p);
  *  may still run. Sets p->device.incomplete if a backend has recorded. */
 ts_profile *ts_profile_take_host(void);
 
+/** True if profiles count calls of op in ts_entry.chained: a group can contain them, and they are
+ *  neither products nor updates. */
+bool ts_profile_chains(int op);
 /** Makes an empty profile with room for `count` entries and `nsteps` steps. Free it with
  *  ts_profile_free(). NULL with TS_ERR_MEMORY. */
 ts_profile *ts_profile_new(int64_t count, int64_t nsteps);
