@@ -462,7 +462,8 @@ ts_status ts_machine_kept(const char *identity, bool anew,
     char *folder = NULL, *path = identity ? cache_path(identity, m->threads, &folder) : NULL;
     ts_status status = TS_OK;
     kept_machine kept = {*m, 0};
-    if (anew || !path || !read_machine(path, &kept)) {
+    bool found = !anew && path && read_machine(path, &kept);
+    if (!found) {
         if (atomic_load(&ending)) {
             ts_sys_free(path);
             ts_sys_free(folder);
@@ -472,7 +473,9 @@ ts_status ts_machine_kept(const char *identity, bool anew,
         if (status == TS_OK && path)
             keep_machine(folder, path, &kept);
     }
-    if (status == TS_OK && kept.preempted > TS_PREEMPTED_NOTED)
+    static atomic_bool noted; /* a schedule uses the file for each of its profiles */
+    if (status == TS_OK && kept.preempted > TS_PREEMPTED_NOTED &&
+        (!found || !atomic_exchange(&noted, true)))
         ts_log_write("warning",
                      "ceilings of %s: while they were measured, the processors ran other threads "
                      "for %.0f %% of the time, so the ceilings may be too low; measure again on an "

@@ -395,6 +395,9 @@ TS_TEST(a_measurement_beside_other_threads_logs_a_warning, .threads = true)
     warning[0] = 0; /* the file stores the share */
     OK(ts_machine_kept("loaded", false, measure_for_a_while, &time, &m));
     ck_assert_str_eq(warning, first_warning);
+    warning[0] = 0;
+    OK(ts_machine_kept("loaded", false, measure_for_a_while, &time, &m));
+    ck_assert_str_eq(warning, ""); /* once per process */
     ts_log_set_callback(NULL, NULL);
     end_cache();
 }
