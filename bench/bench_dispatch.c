@@ -49,6 +49,7 @@ static ts_tensor *a, *b, *out, *w; // (1)
 static ts_tensor *m, *n;           // (8, 8)
 static ts_tensor *x, *y;           // (8, 16), (8, 4)
 static ts_module *mlp;             // (8, 16) -> (8, 4), with a hidden layer of 32
+static ts_module *identities;      // 20 modules that return their input
 static ts_optimizer *sgd;
 static ts_key layers[4];
 static ts_tensor *c, *d;           // (1) on META
@@ -56,6 +57,8 @@ static ts_compiled *recording;
 static compare_gpt *gpt;           // a training step of about PLANNED calls
 
 static ts_status pass_on(ts_frame *f) { return ts_redispatch(f); }
+
+static ts_tensor *same(ts_tensor *t) { return t; }
 
 static void make(void)
 {
@@ -72,6 +75,9 @@ static void make(void)
     ts_sequential_add(mlp, ts_linear_new(16, 32, true));
     ts_sequential_add(mlp, ts_activation_new("ReLU", ts_relu));
     ts_sequential_add(mlp, ts_linear_new(32, 4, true));
+    identities = ts_sequential_new();
+    for (int i = 0; i < 20; i++)
+        ts_sequential_add(identities, ts_activation_new("Same", same));
     ts_group_opts opts = ts_optimizer_defaults(TS_SGD, 0.01);
     sgd = ts_optimizer_for(mlp, TS_SGD, &opts);
     c = ts_retain(ts_empty_on(TS_SIZES(1), TS_F32, TS_DEVICE_META));
@@ -117,6 +123,11 @@ static void add_1_fwd_bwd(void)
 static void empty_1(void) { ts_drop(ts_empty(TS_SIZES(1), TS_F32)); }
 static void view_1(void) { ts_drop(ts_view(a, TS_SIZES(1, 1))); }
 static void mm_8(void) { ts_drop(ts_mm(m, n)); }
+static void forward_20(void)
+{
+    TS_SCOPE;
+    ts_forward(identities, a);
+}
 static void mlp_step(void)
 {
     TS_SCOPE;
@@ -208,6 +219,7 @@ static const bench_case cases[] = {
     {"view_1", view_1, NULL, 1},
     {"mm_8", mm_8, NULL, 1},
     {"mlp_step", mlp_step, NULL, 1},
+    {"forward_20", forward_20, NULL, 1},
     {"add_1_timed", add_1, with_timers, 1},
     {"add_1_profiled", add_1, with_profile, 1},
     {"add_1_kept", add_1, with_trace, 1},

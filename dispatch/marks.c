@@ -96,17 +96,16 @@ void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward, uint64_
     t->record.rule = (uint32_t)seq;
 }
 
-/** Switches to another scope: the running cell becomes its row in that scope. */
-static void change_scope(ts_timers *t, uint32_t scope)
+/** Switches to another scope. Returns the row of `running` in that scope. */
+static cell *change_scope(ts_timers *t, cell *running, uint32_t scope)
 {
     t->record.scope = scope;
-    const ts_tally_row *row = row_of(t, t->running);
+    const ts_tally_row *row = row_of(t, running);
     ts_tally_row *next = row ? ts_tally_in_scope(&t->record, row) : NULL;
-    if (next) {
-        stamp_with(t, &next->cell, get(&ts_timing.scope_cost));
+    if (next)
         tag(t, &next->cell);
-    }
     ts_mark_scope(t, scope);
+    return next ? &next->cell : running;
 }
 
 void ts_timers_step(void)
@@ -131,6 +130,7 @@ void ts_timers_scope(const char *name)
     ts_timers *t = is_recording(thread) ? ts_timers_of(thread) : NULL;
     if (!t)
         return;
+    cell *running = stamp(t, &t->cells[STAMPS]); /* the change is the profiler's time */
     ts_tally_table *r = &t->record;
     if (name || r->scope)
         ts_device_times_range(name);
@@ -142,7 +142,7 @@ void ts_timers_scope(const char *name)
     } else if (r->within) {
         inner = --r->within ? TS_SCOPE_REST : r->around;
     }
-    change_scope(t, inner);
+    stamp(t, change_scope(t, running, inner));
 }
 
 void *ts_timer_part(ts_thread *thread, ts_part part)

@@ -162,6 +162,9 @@ static uint8_t dtype_of(const ts_frame *f)
 
 enum { ALL_ROWS = TS_TALLY_CHUNK * TS_TALLY_CHUNKS };
 
+static bool (*_Atomic chained_ops)(int op);
+void ts_tally_chain(bool (*is_chained)(int op)) { atomic_store(&chained_ops, is_chained); }
+
 static bool grow_index(ts_tally_table *r)
 {
     uint32_t room = r->index ? 2 * (r->mask + 1) : 512;
@@ -200,6 +203,8 @@ static TS_COLD ts_tally_row *make_row(ts_tally_table *r, uint64_t hash, uint16_t
     row->op = op;
     row->key = key;
     row->dtype = (uint8_t)TS_DTYPE_NONE;
+    bool (*is_chained)(int op) = atomic_load_explicit(&chained_ops, memory_order_relaxed);
+    row->chains = ts_key_runs(key) && op < TS_ROW_GROUP && is_chained && is_chained(op);
     uint32_t at = (uint32_t)hash & r->mask;
     while (r->index[at])
         at = (at + 1) & r->mask;
@@ -326,11 +331,44 @@ static void count_up(_Atomic int64_t *place, int64_t n)
                           memory_order_relaxed);
 }
 
+static ts_tally_writer *writer_of(ts_tally_table *r, const void *data)
+{
+    return &r->writers[(uintptr_t)data * 0x9e3779b97f4a7c15u >> 60 & (TS_TALLY_WRITERS - 1)];
+}
+
+/** Counts a call in ts_tally_row.examined and .chained. A view writes nothing, so its memory keeps
+ *  its writer. Memory that the program itself fills after a chained call wrote it still counts as
+ *  the result of that call. */
+static TS_COLD void note_chain(ts_tally_table *r, ts_tally_row *row, const ts_frame *f)
+{
+    bool reads = false, view = f->table->info->kind == TS_VIEW;
+    r->examined++;
+    count_up(&row->examined, 1);
+    for (int i = 0; i < f->nargs && row->chains; i++) {
+        const void *data = f->args[i].tag == TS_TAG_TENSOR ? f->args[i].t->data : NULL;
+        ts_tally_writer *w = writer_of(r, data);
+        if (!data || w->data != data || !w->row)
+            continue;
+        if (!w->counted)
+            count_up(&w->row->chained, 1);
+        w->counted = reads = true;
+    }
+    for (int i = 0; i < f->nrets; i++) {
+        const void *data = f->rets[i].tag == TS_TAG_TENSOR ? f->rets[i].t->data : NULL;
+        if (!view || data != f->args[0].t->data)
+            *writer_of(r, data) = (ts_tally_writer){data, row->chains ? row : NULL, reads};
+    }
+    if (reads)
+        count_up(&row->chained, 1);
+}
+
 void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, double flops,
                    double bytes)
 {
     if (f->key >= TS_KEY_LAZY || f->table->rule[f->key] == TS_RULE_COMPOSITE)
         return; /* a recorded call computes nothing; a composite's inner calls do the work */
+    if (TS_UNLIKELY(r->examined < TS_TALLY_EXAMINED))
+        note_chain(r, row, f);
     if (r->flops < flops || r->bytes < bytes)
         flops = bytes = 0; /* ts_tally_clear() ran in the call: all work since then is inside it */
     ts_cost cost = f->table->info->cost;
@@ -486,7 +524,11 @@ void ts_tally_clear(ts_tally_table *r)
         atomic_store_explicit(&row->flops, 0, memory_order_relaxed);
         atomic_store_explicit(&row->bytes, 0, memory_order_relaxed);
         atomic_store_explicit(&row->unknown, 0, memory_order_relaxed);
+        atomic_store_explicit(&row->examined, 0, memory_order_relaxed);
+        atomic_store_explicit(&row->chained, 0, memory_order_relaxed);
     }
+    memset(r->writers, 0, sizeof r->writers);
+    r->examined = 0;
     atomic_store_explicit(&r->shared, 0, memory_order_relaxed);
     r->flops = r->bytes = 0;
 }
@@ -581,6 +623,8 @@ bool ts_tally_merge(ts_tally_table *to, ts_tally_table *from)
         count_up(&mine->cell.calls, calls);
         count_up(&mine->cell.ticks, ticks);
         count_up(&mine->unknown, atomic_load_explicit(&row->unknown, memory_order_relaxed));
+        count_up(&mine->examined, atomic_load_explicit(&row->examined, memory_order_relaxed));
+        count_up(&mine->chained, atomic_load_explicit(&row->chained, memory_order_relaxed));
         add_to(&mine->flops, atomic_load_explicit(&row->flops, memory_order_relaxed));
         add_to(&mine->bytes, atomic_load_explicit(&row->bytes, memory_order_relaxed));
     }

@@ -25,6 +25,9 @@ typedef struct ts_tally_row {
     ts_cell cell;
     _Atomic double flops, bytes;  /* work of the calls, without the work of inner calls */
     _Atomic int64_t unknown;      /* calls without a known cost */
+    _Atomic int64_t examined;     /* calls among the first TS_TALLY_EXAMINED of the thread */
+    _Atomic int64_t chained;      /* of these, calls of chained ops (ts_tally_chain()) that read the
+                                     result of such a call, or whose result such a call reads */
     uint64_t hash;
     uint32_t scope;
     uint16_t op;
@@ -32,6 +35,7 @@ typedef struct ts_tally_row {
     uint8_t dtype;                /* of the first tensor argument, else the dtype argument;
                                      TS_DTYPE_NONE: neither */
     uint8_t part;                 /* a ts_part; 0: the row of whole calls */
+    bool chains;                  /* op is a chained op */
     struct ts_tally_row *whole;   /* parts only: the row of the whole calls */
     char call[96];                /* op, shapes and dtypes of the first call */
 } ts_tally_row;
@@ -106,6 +110,18 @@ typedef struct ts_event_list {
     ts_event events[];
 } ts_event_list;
 
+/** The call that last wrote the memory at `data`. row: NULL if its op is no chained op. */
+typedef struct ts_tally_writer {
+    const void *data;
+    ts_tally_row *row;
+    bool counted; /* in row->chained */
+} ts_tally_writer;
+enum {
+    TS_TALLY_WRITERS = 16,   /* a power of 2 */
+    TS_TALLY_EXAMINED = 4096 /* calls of a thread whose operands are compared with earlier results;
+                                later calls save this time */
+};
+
 /** The rows of a thread. */
 typedef struct ts_tally_table {
     ts_tally_row *chunk[TS_TALLY_CHUNKS];
@@ -119,6 +135,8 @@ typedef struct ts_tally_table {
                                was no room for another row */
     double flops, bytes;    /* work of all calls so far; a difference gives the work of inner
                                calls */
+    ts_tally_writer writers[TS_TALLY_WRITERS]; /* latest calls, by a hash of `data` */
+    int examined;           /* calls, up to TS_TALLY_EXAMINED */
     ts_event **events;      /* TS_EVENT_CHUNKS blocks; NULL: none yet */
     _Atomic int64_t nevents, lost_events; /* nevents counts overwritten events too */
     ts_event_list *ended;   /* events of ended threads */
@@ -154,6 +172,9 @@ uint64_t ts_tally_hash(const ts_frame *f, uint64_t hash);
  *  calls do the work. flops, bytes: the values of r's counters when the call began. */
 void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, double flops,
                    double bytes);
+/** Sets the function that tells whether an op is a chained op: its calls count in
+ *  ts_tally_row.chained. Rows ask it when they are made. */
+void ts_tally_chain(bool (*is_chained)(int op));
 /** Sums the ticks of all rows by TS_PART_*. */
 void ts_tally_sum(const ts_tally_table *r, int64_t parts[TS_PART_COUNT]);
 /** Sets all figures to zero; rows stay. */

@@ -109,9 +109,7 @@ static cell *other(ts_timers *t, int which)
     return row ? &row->cell : &t->cells[which];
 }
 
-/** Time in ns in which the thread was ready to run while its processor ran others, since its start;
- *  -1: the system does not count it. */
-static int64_t preempted_ns(int tid)
+int64_t ts_preempted_ns(int tid)
 {
     char path[64], text[96];
     long long ran, waited;
@@ -145,7 +143,7 @@ static TS_COLD void begin_period(ts_timers *t)
     ts_timers_close(t);
     if (!t->period && atomic_load_explicit(&ts_timing.recording, memory_order_relaxed)) {
         t->tid = gettid();
-        t->preempted = preempted_ns(t->tid);
+        t->preempted = ts_preempted_ns(t->tid);
     }
     int64_t now = ticks();
     set(&t->begun, t->period ? get(&t->begun) + now - get(&t->last) : now);
@@ -457,7 +455,7 @@ static void end_profile(ts_thread *thread, void *ctx)
     if (t) {
         t->wall = t->most = get(&t->last) - get(&t->begun);
         t->stamps = get(&t->cells[STAMPS].ticks);
-        int64_t end = t->tid && t->preempted >= 0 ? preempted_ns(t->tid) : -1;
+        int64_t end = t->tid && t->preempted >= 0 ? ts_preempted_ns(t->tid) : -1;
         t->preempted = end > t->preempted ? end - t->preempted : 0;
         t->tid = 0;
     }
@@ -667,10 +665,9 @@ void ts_timers_mark_updates(const int *ops, int n)
         atomic_store_explicit(&ts_timing.updates[ops[i]], true, memory_order_relaxed);
 }
 
-void ts_timers_record_cost(double ns, double trace_ns, double scope_ns)
+void ts_timers_record_cost(double ns, double trace_ns)
 {
     double tick = ts_timing.ns_per_tick;
-    set(&ts_timing.scope_cost, tick > 0 ? (int64_t)(scope_ns / tick) : 0);
     set(&ts_timing.record_cost, tick > 0 ? (int64_t)(ns / tick) : 0);
     set(&ts_timing.trace_cost, tick > 0 ? (int64_t)(trace_ns / tick) : 0);
 }

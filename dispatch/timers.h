@@ -108,9 +108,9 @@ void ts_timers_step(void);
 void ts_timers_mark_updates(const int *ops, int n);
 /** Enters a scope of the profile; NULL leaves the innermost scope. */
 void ts_timers_scope(const char *name);
-/** Sets the cost in ns of recording a backend's call beyond its stamps, of each layer in a trace,
- *  and of a change of scope beyond its stamp. The timers' own row gets this time. */
-void ts_timers_record_cost(double ns, double trace_ns, double scope_ns);
+/** Sets the cost in ns of recording a backend's call beyond its stamps, and of each layer in a
+ *  trace. The timers' own row gets this time. */
+void ts_timers_record_cost(double ns, double trace_ns);
 /** The rows that a thread recorded. */
 typedef struct ts_thread_record {
     const ts_tally_table *table;
@@ -140,6 +140,9 @@ void ts_timers_record_as(const ts_recording *r);
  *  @param traced  true if events were kept */
 const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost, int *thread,
                                bool *traced);
+/** Time in ns since the start of a thread of this process in which it was ready to run while its
+ *  processor ran others. tid: the system's number of the thread. -1: the system does not count. */
+int64_t ts_preempted_ns(int tid);
 /** Length of a tick in ns, as calibrated. */
 double ts_timers_tick_ns(void);
 

@@ -39,7 +39,7 @@ struct ts_timers {
     uint16_t following[TS_SCOPES_MOST]; /* forward scope -> scope of its backward calls; 0: unknown
                                          */
     int tid;           /* the system's number of the thread, while a profile records it; else 0 */
-    int64_t preempted; /* preempted_ns() at the begin of the profile, afterwards of the profile */
+    int64_t preempted; /* ts_preempted_ns() when the profile began; afterwards its growth */
     int64_t wall, stamps; /* ticks of the profile's wall time and stamps, set at the end of the
                              profile or of the thread */
     int64_t most;         /* ts_thread_record.most_ns in ticks */
@@ -58,7 +58,6 @@ struct ts_timing_state {
     bool detail, flight;   /* of the profile, as in ts_recording */
     _Atomic int64_t record_cost; /* ticks of a recorded call beyond its stamps */
     _Atomic int64_t trace_cost;  /* ticks of a layer in a trace beyond that */
-    _Atomic int64_t scope_cost;  /* ticks of a change of scope beyond its stamp */
     ts_step *steps;
     _Atomic int64_t nsteps, lost_steps;
     int64_t before_steps, /* ts_recording.before */

@@ -13,14 +13,6 @@ enum { PATH_MOST = 512, MOST_INPUTS = 16, MOST_NESTED = 256 };
 /** The innermost module that the thread runs. */
 static _Thread_local ts_module *innermost;
 
-static const char *name_in_parent(const ts_module *m)
-{
-    for (int i = 0; i < m->parent->nmembers; i++)
-        if (m->parent->members[i].child == m)
-            return m->parent->members[i].name;
-    return "?";
-}
-
 /** Writes the dotted path of m below its ancestor `above`. If `above` is not an ancestor of m, the
  *  path starts with the type of the outermost module. Omits the outer parts of a path that does not
  *  fit. Returns a pointer into text. */
@@ -29,7 +21,8 @@ static const char *path_below(const ts_module *m, const ts_module *above, char t
     size_t at = PATH_MOST - 1;
     text[at] = 0;
     for (; m != above; m = m->parent) {
-        const char *name = m->parent ? name_in_parent(m) : text[at] ? "" : m->type.name;
+        const char *outermost = text[at] ? "" : m->type.name;
+        const char *name = m->parent ? m->parent->members[m->place].name : outermost;
         size_t n = strlen(name), dot = n && text[at];
         if (n + dot > at)
             break;

@@ -230,11 +230,15 @@ ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts)
 static ts_tensor *sequential_forward(ts_module *m, ts_tensor *x)
 {
     TS_SCOPE;
-    int n = ts_module_num_children(m);
+    int n = m->nmembers;
+    bool any = false;
     ts_tensor *y = x;
     for (int i = 0; i < n && y; i++)
-        y = ts_forward(ts_module_child(m, i), y);
-    return n ? ts_keep(y) : y;
+        if (m->members[i].child) {
+            y = ts_forward(m->members[i].child, y);
+            any = true;
+        }
+    return any ? ts_keep(y) : y;
 }
 
 static const ts_module_type sequential_type = {sizeof(ts_module_type), "Sequential", 0,

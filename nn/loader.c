@@ -159,7 +159,10 @@ static void *work(void *arg)
         uint64_t turn = l->turn;
         pthread_mutex_unlock(&l->lock);
         ts_error_clear(); /* a failure of an earlier batch was passed on */
-        prepare(l, at, &r);
+        {
+            TS_PROF_SCOPE("loader thread");
+            prepare(l, at, &r);
+        }
         if (r.status != TS_OK) { /* the thread that takes the batch has another error record */
             snprintf(r.message, sizeof r.message, "%s", ts_error_message());
             snprintf(r.hint, sizeof r.hint, "%s", ts_error_hint());

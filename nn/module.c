@@ -202,7 +202,7 @@ ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_mod
     }
     e->child = child;
     child->parent = m;
-    m->nmembers++;
+    child->place = m->nmembers++;
     if (slot)
         *slot = child;
     return TS_OK;

@@ -20,6 +20,7 @@ struct ts_module {
     const ts_module_type *given; /* the type passed to ts_module_new(); borrowed */
     ts_module_type type;         /* a copy; fields that *given lacks are 0 */
     ts_module *parent;
+    int place; /* index of this child in parent->members */
     ts_forward_list_fn forward_list; /* NULL: none */
     void *payload;
     ts_member *members;

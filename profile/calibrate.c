@@ -233,22 +233,6 @@ static double time_calls(ts_tensor *out, ts_tensor *one)
     return best;
 }
 
-/** Time of a change of scope while a profile records. */
-static double time_scopes(void)
-{
-    enum { SCOPES = 50, BATCHES = 40 };
-    double best = 1e30;
-    for (int batch = 0; batch < BATCHES; batch++) {
-        double begin = now();
-        for (int i = 0; i < SCOPES; i++) {
-            ts_prof_enter("scope");
-            ts_prof_leave();
-        }
-        best = smaller(best, (now() - begin) * 1e9 / (2 * SCOPES));
-    }
-    return best;
-}
-
 static ts_prof_machine calls; /* result of ts_prof_measure_calls(): only fields that end in _ns */
 
 ts_status ts_prof_measure_calls(bool trace)
@@ -263,8 +247,8 @@ ts_status ts_prof_measure_calls(bool trace)
     double plain = time_calls(out, one);
     TS_TRY(ts_timers_record(true));
     m->stamp_ns = ts_timers_stamp_ns();
-    ts_timers_record_cost(0, 0, 0);
-    double recorded = time_calls(out, one), scope = time_scopes() - m->stamp_ns;
+    ts_timers_record_cost(0, 0);
+    double recorded = time_calls(out, one);
     ts_timer_cell inside = ts_timers_get("add", "CPU");
     TS_TRY(ts_timers_record(false));
     ts_timers_reset();
@@ -280,7 +264,7 @@ ts_status ts_prof_measure_calls(bool trace)
         ts_timers_reset();
         ts_timers_record_as(&(ts_recording){0});
     }
-    ts_timers_record_cost(m->record_ns, larger(0, traced - recorded), larger(0, scope));
+    ts_timers_record_cost(m->record_ns, larger(0, traced - recorded));
     /* the mean may include disturbed runs; the inner time cannot exceed that of the whole call */
     m->call_ns = inside.calls ? smaller(plain, inside.self_ns / (double)inside.calls) : plain;
     m->entry_ns = plain - m->call_ns;
@@ -336,12 +320,19 @@ static char *cache_path(const char *identity, int threads, char **folder)
     return path;
 }
 
-#define FILE_FORMAT "tessera-machine 4\n"
+#define FILE_FORMAT "tessera-machine 5\n"
+
+/** The content of a machine's file. */
+typedef struct kept_machine {
+    ts_prof_machine is;
+    double preempted; /* share of the measurement's time in which the system ran other threads */
+} kept_machine;
 
 /** Parses a text that print_machine() wrote; false for other content. */
-static bool parse_machine(const char *text, ts_prof_machine *m)
+static bool parse_machine(const char *text, kept_machine *kept)
 {
-    enum { SINGLE = 7, ALWAYS = 3 }; /* numbers before the curve; those that are never 0 */
+    ts_prof_machine *m = &kept->is;
+    enum { SINGLE = 8, ALWAYS = 3 }; /* numbers before the curve; those that are never 0 */
     TS_C_LOCALE;
     double all[SINGLE + 2 * TS_PROF_CURVE];
     if (strncmp(text, FILE_FORMAT, sizeof FILE_FORMAT - 1) != 0)
@@ -364,6 +355,7 @@ static bool parse_machine(const char *text, ts_prof_machine *m)
     m->double_flops = all[4];
     m->kernel_ns = all[5];
     m->call_ns = all[6];
+    kept->preempted = all[7];
     memcpy(m->bytes_at, all + SINGLE, sizeof m->bytes_at);
     memcpy(m->bandwidth, all + SINGLE + TS_PROF_CURVE, sizeof m->bandwidth);
     return true;
@@ -371,11 +363,12 @@ static bool parse_machine(const char *text, ts_prof_machine *m)
 
 static ts_status print_machine(FILE *out, void *ctx)
 {
-    const ts_prof_machine *m = ctx;
+    const kept_machine *kept = ctx;
+    const ts_prof_machine *m = &kept->is;
     TS_C_LOCALE;
-    fprintf(out, FILE_FORMAT "%.6g\n%.6g\n%.0f\n%.6g\n%.6g\n%.6g\n%.6g\n", m->gemm_flops,
-            m->vector_flops, m->measured_at, m->half_flops, m->double_flops, m->kernel_ns,
-            m->call_ns);
+    fprintf(out, FILE_FORMAT "%.6g\n%.6g\n%.0f\n%.6g\n%.6g\n%.6g\n%.6g\n%.3f\n",
+            m->gemm_flops, m->vector_flops, m->measured_at, m->half_flops, m->double_flops,
+            m->kernel_ns, m->call_ns, kept->preempted);
     for (int i = 0; i < TS_PROF_CURVE; i++)
         fprintf(out, "%.0f\n", m->bytes_at[i]);
     for (int i = 0; i < TS_PROF_CURVE; i++)
@@ -383,9 +376,9 @@ static ts_status print_machine(FILE *out, void *ctx)
     return TS_OK;
 }
 
-/** Reads ceilings from a file into *m. False if the file is missing or invalid, or if another user
+/** Reads a machine's file into *m. False if the file is missing or invalid, or if another user
  *  owns it or may write it. */
-static bool read_machine(const char *path, ts_prof_machine *m)
+static bool read_machine(const char *path, kept_machine *m)
 {
     int fd;
     struct stat status;
@@ -404,7 +397,7 @@ static bool read_machine(const char *path, ts_prof_machine *m)
 
 /** Writes *m to the file and makes its folder. A failure is only logged: the next profile measures
  *  again. */
-static void keep_machine(const char *folder, const char *path, ts_prof_machine *m)
+static void keep_machine(const char *folder, const char *path, kept_machine *m)
 {
     char *parent = ts_folder_of(folder);
     if (parent) {
@@ -431,6 +424,33 @@ static ts_status measure(void *ctx, ts_prof_machine *m)
     return TS_OK;
 }
 
+/** Sum of ts_preempted_ns() over the threads of this process; 0: unknown. */
+static double preempted_ns(void)
+{
+    DIR *tasks = ts_files.opendir("/proc/self/task");
+    double sum = 0;
+    for (struct dirent *e; tasks && (e = ts_files.readdir(tasks));)
+        sum += e->d_name[0] == '.' ? 0 : larger(0, (double)ts_preempted_ns(atoi(e->d_name)));
+    if (tasks)
+        ts_files.closedir(tasks);
+    return sum;
+}
+
+/** Calls measuring() and sets kept->preempted. */
+static ts_status measure_watched(ts_status (*measuring)(void *ctx, ts_prof_machine *m), void *ctx,
+                                 kept_machine *kept)
+{
+    ts_thread *self = ts_thread_self();
+    uint32_t timing = TS_THREAD_TIMING & atomic_fetch_and(&self->state,
+                                                          ~(uint32_t)TS_THREAD_TIMING);
+    double begin = now(), before = preempted_ns();
+    ts_status status = measuring(ctx, &kept->is);
+    double waited = larger(0, preempted_ns() - before), all = 1e9 * (now() - begin);
+    kept->preempted = smaller(1, waited / larger(1, all * kept->is.threads));
+    atomic_fetch_or(&self->state, timing);
+    return status;
+}
+
 static atomic_bool ending;
 
 void ts_machine_measure_no_more(void) { atomic_store(&ending, true); }
@@ -441,20 +461,27 @@ ts_status ts_machine_kept(const char *identity, bool anew,
 {
     char *folder = NULL, *path = identity ? cache_path(identity, m->threads, &folder) : NULL;
     ts_status status = TS_OK;
-    if (anew || !path || !read_machine(path, m)) {
+    kept_machine kept = {*m, 0};
+    bool found = !anew && path && read_machine(path, &kept);
+    if (!found) {
         if (atomic_load(&ending)) {
             ts_sys_free(path);
             ts_sys_free(folder);
             return ts_error_set(TS_ERR_STATE, "a program that a signal ends is not calibrated");
         }
-        ts_thread *self = ts_thread_self();
-        uint32_t timing = TS_THREAD_TIMING & atomic_fetch_and(&self->state,
-                                                              ~(uint32_t)TS_THREAD_TIMING);
-        status = measuring(ctx, m);
-        atomic_fetch_or(&self->state, timing);
+        status = measure_watched(measuring, ctx, &kept);
         if (status == TS_OK && path)
-            keep_machine(folder, path, m);
+            keep_machine(folder, path, &kept);
     }
+    static atomic_bool noted; /* a schedule uses the file for each of its profiles */
+    if (status == TS_OK && kept.preempted > TS_PREEMPTED_NOTED &&
+        (!found || !atomic_exchange(&noted, true)))
+        ts_log_write("warning",
+                     "ceilings of %s: while they were measured, the processors ran other threads "
+                     "for %.0f %% of the time, so the ceilings may be too low; measure again on an "
+                     "idle machine with ts-prof calibrate --anew",
+                     kept.is.name, 100 * kept.preempted);
+    *m = kept.is;
     ts_sys_free(path);
     ts_sys_free(folder);
     return status;
@@ -480,14 +507,20 @@ static ts_status find_ceilings(bool anew, ts_prof_machine *m)
     return ts_machine_kept(m->name, anew, measure, NULL, m);
 }
 
+/** Sets the costs of calls in *m to those that ts_prof_measure_calls() measured. */
+static void add_calls(ts_prof_machine *m)
+{
+    m->call_ns = calls.call_ns;
+    m->entry_ns = calls.entry_ns;
+    m->stamp_ns = calls.stamp_ns;
+    m->record_ns = calls.record_ns;
+}
+
 ts_status ts_prof_find_machine(ts_prof_machine *m)
 {
     ts_prof_machine ceilings;
     TS_TRY(find_ceilings(false, &ceilings));
-    ceilings.call_ns = calls.call_ns;
-    ceilings.entry_ns = calls.entry_ns;
-    ceilings.stamp_ns = calls.stamp_ns;
-    ceilings.record_ns = calls.record_ns;
+    add_calls(&ceilings);
     *m = ceilings;
     return TS_OK;
 }
@@ -505,7 +538,7 @@ ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine)
     size_t size = machine->size;
     TS_TRY(find_ceilings(anew, &m));
     TS_TRY(ts_prof_measure_calls(false));
-    TS_TRY(ts_prof_find_machine(&m));
+    add_calls(&m);
     m.size = size;
     memcpy(machine, &m, size);
     return TS_OK;

@@ -144,12 +144,12 @@ static void print_entry(const ts_entry *e, FILE *out)
             "\"self_ns\": %.17g, \"flops\": %.17g, \"bytes\": %.17g, \"roof_ns\": %.1f, "
             "\"overhead_ns\": %.1f, \"device_ns\": %.17g, \"kernels\": %lld, "
             "\"delay_ns\": %.17g, \"idle_ns\": %.17g, \"partial_ns\": %.17g, "
-            "\"pageable_ns\": %.17g, \"wait_ns\": %.17g, \"part\": \"%s\"}",
+            "\"pageable_ns\": %.17g, \"wait_ns\": %.17g, \"part\": \"%s\", \"chained\": %.17g}",
             e->dtype, ts_entry_phase(e), ts_regime_names[e->regime], e->kernel ? "true" : "false",
             e->product ? "true" : "false", e->update ? "true" : "false", (long long)e->calls,
             (long long)e->unknown, e->self_ns, e->flops, e->bytes, e->roof_ns, e->overhead_ns,
             e->device_ns, (long long)e->kernels, e->delay_ns, e->idle_ns, e->partial_ns,
-            e->pageable_ns, e->wait_ns, e->part);
+            e->pageable_ns, e->wait_ns, e->part, e->chained);
 }
 
 ts_status ts_profile_write_json(const ts_profile *p, FILE *out)

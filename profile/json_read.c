@@ -287,6 +287,10 @@ static ts_status read_entry(const char *path, json_t *object, ts_entry *e)
     TS_TRY(get_flag(&s, "update", &e->update));
     TS_TRY(get_count(&s, "calls", &e->calls));
     TS_TRY(get_count(&s, "unknown", &e->unknown));
+    e->chained = (double)e->calls; /* of a file of an older version, which does not say */
+    if (json_object_get(object, "chained"))
+        TS_TRY(get_number(&s, "chained", WORK, &e->chained));
+    e->chained = e->chained < (double)e->calls ? e->chained : (double)e->calls;
     TS_TRY(get_number(&s, "self_ns", SELF, &e->self_ns));
     TS_TRY(get_number(&s, "flops", WORK, &e->flops));
     TS_TRY(get_number(&s, "bytes", BYTES, &e->bytes));

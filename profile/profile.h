@@ -14,6 +14,8 @@
  *  are normal, because a CPU's ceilings vary with its clock and with other load. */
 #define TS_ROOF_TOLERANCE 1.25
 #define TS_ROOF_REACHED 0.6 /* share of a ceiling below which a row is inefficient */
+/** Share of a time above which a report or warning states that the system ran other threads. */
+#define TS_PREEMPTED_NOTED 0.02
 
 /** Regime of a row: what limits its speed. */
 typedef enum ts_regime {
@@ -41,6 +43,8 @@ typedef struct ts_entry {
     char op[48], layer[24], scope[TS_SCOPE_TEXT]; /* layer: "CPU", "AUTOGRAD"; "-": no call */
     char call[96], dtype[8]; /* call: op and sizes, such as "relu((2, 3) f32)" */
     int64_t calls, unknown; /* unknown: calls without a cost */
+    double chained; /* calls that read the result of another pointwise call or reduction, or whose
+                       result such a call reads; extrapolated from a thread's first calls */
     double self_ns, flops, bytes; /* self_ns: host time without the calls inside */
     bool kernel;  /* the layer is a backend, and part is "" */
     bool product; /* a matrix product: the ceiling of matrix products applies */
@@ -215,6 +219,9 @@ void ts_profile_name_program(ts_profile *p);
  *  may still run. Sets p->device.incomplete if a backend has recorded. */
 ts_profile *ts_profile_take_host(void);
 
+/** True if profiles count calls of op in ts_entry.chained: a group can contain them, and they are
+ *  neither products nor updates. */
+bool ts_profile_chains(int op);
 /** Makes an empty profile with room for `count` entries and `nsteps` steps. Free it with
  *  ts_profile_free(). NULL with TS_ERR_MEMORY. */
 ts_profile *ts_profile_new(int64_t count, int64_t nsteps);
@@ -289,7 +296,8 @@ ts_status ts_prof_find_machine(ts_prof_machine *machine);
 /** Fills *m, whose `threads` the caller has set, with the ceilings from the file of a processor or
  *  device. Without a valid file, calls measure(ctx, m) and stores the result if it can. identity:
  *  text that differs between processors or devices; NULL: there is no file. anew: measures even if
- *  the file exists. Errors: errors of measure(). */
+ *  the file exists. Logs a warning if the system ran other threads during the measurement, which
+ *  the file also stores. Errors: errors of measure(). */
 ts_status ts_machine_kept(const char *identity, bool anew,
                           ts_status (*measure)(void *ctx, ts_prof_machine *m), void *ctx,
                           ts_prof_machine *m);

@@ -74,14 +74,8 @@ static ts_advice queue_ahead(const ts_profile *p)
 
 /* ------------------------------------------------------------------- A2: chains of ops */
 
-/** True unless compiled functions leave each call of the op outside of their groups: it reads no
- *  tensor (fills, random numbers), writes an argument, refuses elements, makes an alias or is the
- *  program's. */
-static bool joins_groups(const ts_entry *e)
+bool ts_advice_op_joins(int op)
 {
-    int op = ts_op_by_name(e->op);
-    if (op < 0) /* a group */
-        return strcmp(e->op, "(fused group)") == 0;
     const ts_op_info *info = &ts_ops[op];
     bool reads = false;
     for (int i = 0; i < info->schema.nargs; i++) {
@@ -91,6 +85,12 @@ static bool joins_groups(const ts_entry *e)
             return false;
     }
     return reads && info->kind == TS_FILL && !(info->flags & (TS_OP_CHECKED | TS_OP_RUNTIME));
+}
+
+static bool joins_groups(const ts_entry *e)
+{
+    int op = ts_op_by_name(e->op);
+    return op < 0 ? strcmp(e->op, "(fused group)") == 0 : ts_advice_op_joins(op);
 }
 
 /** Kernels of a device that are overhead are short; a fused group has fewer of them. */
@@ -104,18 +104,22 @@ static bool can_fuse(const ts_entry *e)
  * its later load. */
 double ts_advice_fusion(const ts_profile *p) { return share(p, kernel_time(p, can_fuse)) * 2 / 3; }
 
+/** Only calls of chains count: ts_advice_fusion() also has those without a neighbour. */
 static ts_advice fuse(const ts_profile *p)
 {
-    ts_advice a = {.gain = ts_advice_fusion(p)};
-    double calls = 0;
-    for (int64_t i = 0; i < p->count; i++)
-        if (p->entries[i].kernel && can_fuse(&p->entries[i]) &&
-            strcmp(p->entries[i].op, "(fused group)") != 0)
-            calls += (double)p->entries[i].calls;
+    double calls = 0, ns = 0;
+    for (int64_t i = 0; i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        if (!e->kernel || !can_fuse(e) || !e->calls)
+            continue;
+        calls += e->chained;
+        ns += ts_entry_time(p, e) * e->chained / (double)e->calls;
+    }
+    ts_advice a = {.gain = share(p, ns) * 2 / 3};
     double each = p->nsteps ? per_step(p, calls) : calls;
     a.fires = a.gain > 0.05 && each >= 2; /* fewer are no chain */
-    SAY(a, "%.0f memory-bound calls take %.0f%% of the time; those that read one another's results "
-        "can be one group", calls, 150 * a.gain);
+    SAY(a, "%.0f memory-bound calls that read one another's results take %.0f%% of the time", calls,
+        150 * a.gain);
     return a;
 }
 
@@ -407,7 +411,7 @@ const ts_rule ts_rules[TS_RULES] = {
      narrower_dtype},
     {"A6", "read values of the device later, or not in each step", avoid_waits},
     {"A7", "copy from pinned memory: ts_empty_pinned()", pin},
-    {"A8", "prepare batches in another thread: ts_loader with threads", prefetch},
+    {"A8", "prepare batches in other threads: a ts_loader with more workers", prefetch},
     {"A9", "update parameters in one list: ts_optimizer, not a call each", update_lists},
     {"A10", "keep device memory: allocate buffers once", keep_memory},
     {"A11", "run without the layer: TS_NO_GRAD where no gradient is needed, weights cast once",

@@ -72,6 +72,7 @@ ts_status ts_prof_start(const ts_prof_opts *opts)
     TS_TRY(check_steps(&o));
     if (ts_prof_active())
         return ts_error_set(TS_ERR_STATE, "prof_start: a profile records already");
+    ts_tally_chain(ts_profile_chains);
     TS_TRY(ts_prof_measure_calls(o.trace));
     ts_timers_mark_updates(updates, TS_COUNTOF(updates));
     ts_above.profile_ended = recording_ended;

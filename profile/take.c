@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "dispatch/timers.h"
 #include "ops/kernel.h"
+#include "profile/advice.h"
 #include "profile/device.h"
 
 ts_profile *ts_profile_new(int64_t count, int64_t nsteps)
@@ -75,6 +76,11 @@ static bool is_update(int op)
            op == TS_OP_clip_norm;
 }
 
+bool ts_profile_chains(int op)
+{
+    return ts_advice_op_joins(op) && !is_product(op) && !is_update(op);
+}
+
 static int load_count(const _Atomic int *place)
 {
     return atomic_load_explicit(place, memory_order_acquire);
@@ -116,6 +122,8 @@ static double add_entry(gathering *g, const ts_tally_row *row)
                   .flops = atomic_load_explicit(&row->flops, memory_order_relaxed),
                   .bytes = atomic_load_explicit(&row->bytes, memory_order_relaxed)};
     bool call = row->op != TS_ROW_OUTSIDE;
+    int64_t examined = load(&row->examined);
+    e.chained = examined ? (double)e.calls * (double)load(&row->chained) / (double)examined : 0;
     snprintf(e.op, sizeof e.op, "%.47s", call ? ts_row_op(row->op) : row->call);
     snprintf(e.layer, sizeof e.layer, "%s", call ? ts_key_name(row->key) : "-");
     snprintf(e.call, sizeof e.call, "%s", row->call);
@@ -136,6 +144,7 @@ static double add_entry(gathering *g, const ts_tally_row *row)
             strcmp(same->call, e.call) == 0 && strcmp(same->part, e.part) == 0) {
             same->calls += e.calls;
             same->unknown += e.unknown;
+            same->chained += e.chained;
             same->self_ns += e.self_ns;
             same->flops += e.flops;
             same->bytes += e.bytes;

@@ -237,7 +237,8 @@ const char *ts_entry_phase(const ts_entry *e)
     for (int i = 0; i < (int)(sizeof named / sizeof named[0]); i++)
         if (is_within(e->scope, named[i]))
             return named[i];
-    return strcmp(e->op, "(unattributed)") == 0 ? "other" : "forward";
+    bool other = strcmp(e->op, "(unattributed)") == 0 || is_within(e->scope, "loader thread");
+    return other ? "other" : "forward";
 }
 
 static int by_time(const void *a, const void *b)

@@ -247,7 +247,7 @@ static void print_coverage(const ts_profile *p, FILE *out)
             "work known for %.1f%% of kernel time; rows sum to the wall time %+.4f%%; the profiler "
             "took %.1f%% (%.0f calls)\n",
             percent(known, kernels), 100 * p->own_share, 100 * p->shares.profiler, calls);
-    if (p->preempted_ns > 0.02 * p->wall_ns)
+    if (p->preempted_ns > TS_PREEMPTED_NOTED * p->wall_ns)
         fprintf(out,
                 "the processors ran other threads for %.0f%% of the wall time; rows include it\n",
                 percent(p->preempted_ns, p->wall_ns));

@@ -150,7 +150,8 @@ int main(int argc, char **argv)
         return ts_program_end(0);
     }
     if (!ts_program_begin(argc, argv,
-                          "Reads profiles that TS_PROF=1,out=FOLDER writes.\n"
+                          "TS_PROF=1 PROGRAM prints a profile when the program ends.\n"
+                          "TS_PROF=out=FOLDER PROGRAM also writes FOLDER/profile.json, a FILE.\n"
                           "report prints FILE or writes it in other formats, compare prints the\n"
                           "differences from FILE to AFTER, and calibrate measures this machine.\n"
                           "ts-prof COMMAND --help prints the arguments of a command; ts-prof\n"

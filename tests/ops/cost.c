@@ -63,6 +63,9 @@ TS_TEST(pointwise_calls_read_each_element_once)
     WORKS(ts_add_(x, row), 15, (15 + 5 + 15) * 4);
     WORKS(ts_exp(h), 15, (15 + 15) * 2);
     WORKS(ts_lerp(x, y, x), 3 * 15, 3 * 15 * 4);
+    WORKS(ts_normal(TS_SIZES(7), 1, 2, TS_F32), 7, 7 * 4); /* a function counts as one */
+    WORKS(ts_uniform(TS_SIZES(7), 1, 2, TS_F64), 7, 7 * 8);
+    WORKS(ts_gelu(x), 15, (15 + 15) * 4);
     WORKS(ts_eq(x, y), 15, 15 * 4 * 2 + 15);
     WORKS(ts_to(x, TS_F64), 0, 15 * 4 + 15 * 8);
     WORKS(ts_where(ts_eq(x, row), x, row), 0, 15 + 15 * 4 + 5 * 4 + 15 * 4);

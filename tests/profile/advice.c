@@ -49,6 +49,7 @@ static ts_entry *row(ts_profile *p, const char *op, const char *call, const char
     snprintf(e->layer, sizeof e->layer, "%s", p->device.measured ? "CUDA" : "CPU");
     e->kernel = true;
     e->calls = (int64_t)calls;
+    e->chained = calls;
     e->self_ns = p->device.measured ? 1 : ns;
     e->device_ns = p->device.measured ? ns : 0;
     e->kernels = (int64_t)calls;
@@ -108,6 +109,12 @@ static ts_profile *a2_fills(bool yes) /* calls that no group can contain */
         snprintf(pointwise(p, 10, 0.1e9)->op, 48, "%s", ops[i]);
     if (yes)
         pointwise(p, 2 * STEPS, 0.15e9);
+    return p;
+}
+static ts_profile *a2_apart(bool yes) /* half of the calls read no result of one another */
+{
+    ts_profile *p = empty(false);
+    pointwise(p, 4 * STEPS, 0.3e9)->chained = yes ? 2 * STEPS : 0;
     return p;
 }
 static ts_profile *a2_short(bool yes) /* kernels that take no longer than one of one element */
@@ -254,7 +261,7 @@ static const struct {
 } fixtures[] = {
     {"A1", a1, 0.4},          {"A1", a1_host, 0.2},
     {"A2", a2, 0.2},          {"A2", a2_short, 0.1}, {"A2", a2_fills, 0.1},
-    {"A2", a2_alone, 0.2},
+    {"A2", a2_alone, 0.2},    {"A2", a2_apart, 0.1},
     {"A3", a3, 0.2999},       {"A4", a4, 0.2},       {"A5", a5, 0.375},
     {"A5", a5_wide, 0.25},    {"A5", a5_wide_product, 0.45},
     {"A6", a6, 0.1},          {"A7", a7, 0.1},

@@ -1,8 +1,12 @@
 /** @file read.c  Tests of a profile's formats, of reading it, of invalid files, and of the file
  * with a machine's ceilings. */
 // SPDX-License-Identifier: MIT
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 
+#include "core/files.h"
 #include "core/testing.h"
 #include "tests/dispatch/common.h"
 #include "tests/profile/machine.h"
@@ -248,7 +252,7 @@ static double products(void)
 static void write_machine(const char *path, const char *gemm)
 {
     FILE *out = fopen(path, "w");
-    fprintf(out, "tessera-machine 4\n%s\n2e9\n1\n0\n1e9\n0\n0\n", gemm);
+    fprintf(out, "tessera-machine 5\n%s\n2e9\n1\n0\n1e9\n0\n0\n0\n", gemm);
     for (int i = 0; i < 2 * TS_PROF_CURVE; i++)
         fprintf(out, "%d\n", 1000 * (i + 1));
     fclose(out);
@@ -333,6 +337,89 @@ TS_TEST(ceilings_of_a_device_are_kept_by_its_identity)
     kept(NULL, false, 9e13); /* a device without an identity has no file */
     ck_assert_double_eq(kept(NULL, false, 1e13).half_flops, 1e13);
     ck_assert_int_eq(measurements, 5);
+    end_cache();
+}
+
+static char warning[512];
+static void keep_warning(void *payload, const char *topic, const char *line)
+{
+    (void)payload;
+    if (strcmp(topic, "warning") == 0)
+        snprintf(warning, sizeof warning, "%s", line);
+}
+
+static void *compete(void *stop)
+{
+    while (!atomic_load((atomic_bool *)stop))
+        ;
+    return NULL;
+}
+
+static ts_status measure_for_a_while(void *ctx, ts_prof_machine *m)
+{
+    static const double half = 1;
+    for (double begin = seconds(); seconds() < begin + *(const double *)ctx;)
+        ;
+    return measure_fake((void *)(uintptr_t)&half, m);
+}
+
+/** Two threads on one processor each wait for half of the time. */
+TS_TEST(a_measurement_beside_other_threads_logs_a_warning, .threads = true)
+{
+    FILE *counts = fopen("/proc/thread-self/schedstat", "r");
+    if (!counts)
+        TS_SKIP("the system does not count the time in which a thread is ready and does not run");
+    fclose(counts);
+    own_cache();
+    cpu_set_t all, first;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&first);
+    for (int i = 0; !CPU_COUNT(&first); i++)
+        if (CPU_ISSET(i, &all))
+            CPU_SET(i, &first);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof first, &first), 0);
+    ts_log_set_callback(keep_warning, NULL);
+    atomic_bool stop = false;
+    pthread_t other;
+    ck_assert_int_eq(pthread_create(&other, NULL, compete, &stop), 0);
+    ts_prof_machine m = {.size = sizeof m, .threads = 1};
+    double time = 0.4;
+    OK(ts_machine_kept("loaded", false, measure_for_a_while, &time, &m));
+    ck_assert_msg(strstr(warning, "the processors ran other threads for ") != NULL, "'%s'",
+                  warning);
+    atomic_store(&stop, true);
+    ck_assert_int_eq(pthread_join(other, NULL), 0);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof all, &all), 0);
+    char first_warning[sizeof warning];
+    memcpy(first_warning, warning, sizeof warning);
+    warning[0] = 0; /* the file stores the share */
+    OK(ts_machine_kept("loaded", false, measure_for_a_while, &time, &m));
+    ck_assert_str_eq(warning, first_warning);
+    warning[0] = 0;
+    OK(ts_machine_kept("loaded", false, measure_for_a_while, &time, &m));
+    ck_assert_str_eq(warning, ""); /* once per process */
+    ts_log_set_callback(NULL, NULL);
+    end_cache();
+}
+
+static int scripted_open(const char *path, int flags, mode_t mode)
+{
+    return strncmp(path, "/proc/self/task/", 16) == 0 ? -1 : open(path, flags, mode);
+}
+
+/** A share that is unknown, because the system does not count, is none. */
+TS_TEST(a_measurement_on_a_system_without_counts_logs_no_warning)
+{
+    own_cache();
+    ts_file_table real = ts_files;
+    ts_files.open = scripted_open;
+    ts_log_set_callback(keep_warning, NULL);
+    warning[0] = 0;
+    kept("idle", false, 3e13);
+    ck_assert_double_eq(kept("idle", false, 4e13).half_flops, 3e13);
+    ck_assert_str_eq(warning, "");
+    ts_log_set_callback(NULL, NULL);
+    ts_files = real;
     end_cache();
 }
 
