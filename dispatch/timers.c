@@ -505,7 +505,7 @@ static void thread_ended(ts_thread *thread)
     }
     bool counts = t->reset == ts_timing.reset, full = ts_timing.nended == TS_TIMERS_ENDED;
     if (counts && (full || get(&t->record.nevents) < TS_EVENT_CHUNK))
-        ts_events_settle(&t->record, t->thread_id);
+        ts_events_compact(&t->record, t->thread_id);
     if (counts && full)
         merge(ts_timing.ended, t);
     if (counts && !full) {
@@ -579,7 +579,7 @@ static bool stop_counting(void)
 void ts_timers_halt(void) { stop_counting(); }
 
 /** Forgets which thread marks steps, and how. */
-static void forget_steps(void)
+static void reset_step_marks(void)
 {
     ts_timing.step_thread = -1;
     ts_timing.guessed = 0;
@@ -592,7 +592,7 @@ void ts_timers_schedule(bool on)
     pthread_mutex_lock(&ts_timing.lock);
     atomic_store_explicit(&ts_timing.scheduled, on, memory_order_relaxed);
     if (on)
-        forget_steps();
+        reset_step_marks();
     pthread_mutex_unlock(&ts_timing.lock);
 }
 
@@ -617,7 +617,7 @@ static ts_status start_counting(void)
     if (!before) {
         ts_timing.all_steps = 0;
         if (!ts_timing.scheduled)
-            forget_steps();
+            reset_step_marks();
     }
     switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed), true);
     pthread_mutex_unlock(&ts_timing.lock);
