@@ -5,9 +5,9 @@
 #include "tests/cuda/cuda.h"
 #include "tests/threads.h"
 
-/** Skips a case that compares bits if groups by rows may be fused: their sums have another order. */
-#define POINTWISE_GROUPS_ONLY                                                                      \
-    if (!getenv("TS_COMPILE") || strcmp(getenv("TS_COMPILE"), "fuse") != 0)                        \
+/** Skips a case that compares bits if groups by rows may be fused: their sums differ in order. */
+#define POINTWISE_GROUPS_ONLY                                               \
+    if (!getenv("TS_COMPILE") || strcmp(getenv("TS_COMPILE"), "fuse") != 0) \
     TS_SKIP("the case compares bits with eager calls: run it with TS_COMPILE=fuse")
 
 typedef struct layers {

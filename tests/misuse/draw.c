@@ -39,7 +39,7 @@ bool places_are_empty(void)
                 return false;
     return true;
 }
-void forget_places(void) { my->nplaces = 0; }
+void clear_places(void) { my->nplaces = 0; }
 
 /* ------------------------------------------------------------------------------- tensors ---- */
 

@@ -343,7 +343,7 @@ static void *beside_others(void *hand_of_thread)
         for (int ncalls = 2 + below(4); ncalls; ncalls--)
             one_call();
         ts_release(one);
-        forget_places();
+        clear_places();
         give_up_objects();
         give_up_tensors();
     }
@@ -393,7 +393,7 @@ static void call_once(void)
         else
             row(my->held ? 2 + below(7) : 1);
         ts_alloc_fault = NULL;
-        forget_places();
+        clear_places();
         give_up_objects();
         give_up_tensors();
     }

@@ -140,7 +140,7 @@ void *arena(size_t bytes);
 void give_up_tensors(void);
 /** True if all result buffers of the call are still NULL, as a failed call must leave them. */
 bool places_are_empty(void);
-void forget_places(void);
+void clear_places(void);
 
 /* Each draw_ function draws an argument of its type and adds it to the text of the call, with the
  * name `argument`. */
