@@ -344,8 +344,8 @@ static void *beside_others(void *hand_of_thread)
             one_call();
         ts_release(one);
         clear_places();
-        give_up_objects();
-        give_up_tensors();
+        free_row_objects();
+        free_row_tensors();
     }
     ts_tls.modes = my->first_modes;
     ts_autocast_clear_cache();
@@ -394,8 +394,8 @@ static void call_once(void)
             row(my->held ? 2 + below(7) : 1);
         ts_alloc_fault = NULL;
         clear_places();
-        give_up_objects();
-        give_up_tensors();
+        free_row_objects();
+        free_row_tensors();
     }
     ts_alloc_fault = NULL;
     ts_tls.modes = my->first_modes;

@@ -266,7 +266,7 @@ static void free_object(object o)
     }
 }
 
-void give_up_objects(void)
+void free_row_objects(void)
 {
     while (my->nobjects > my->nlent)
         free_object(my->objects[--my->nobjects]);
