@@ -179,8 +179,8 @@ static void put_address(text *t, const ts_cuda_group *g, int i)
         put(t, "at.of(t%d)", i);
 }
 
-/** Opens the loop over a thread's accesses. It defines i, the index, `at`, the place, and `some`, the
- *  number of elements. */
+/** Opens the loop over a thread's accesses. It defines i, the index; `at`, the place; and `some`,
+ *  the number of elements. */
 static void put_loop_head(text *t, const ts_cuda_group *g)
 {
     put(t, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
