@@ -98,7 +98,7 @@ static void heap_push(ts_run *run, uint32_t index)
     run->heap[at] = index;
 }
 
-/** Fills the free top of the heap with its former last task and restores the order. */
+/** Moves the heap's former last task to its empty root and restores the order. */
 static __attribute__((noinline)) void heap_sift(ts_run *run, uint32_t last)
 {
     uint32_t at = 0;
@@ -356,7 +356,7 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool hooke
     if (TS_UNLIKELY(!n->vjp))
         return ts_fail_op(
             TS_ERR_AUTOGRAD, ts_node_name(n), n->site,
-            "detach what need not be differentiated, or register a gradient for the op",
+            "pass ts_detach() of the op's arguments, or register a gradient rule for the op",
             "the op has no gradient rule, and a gradient through it is needed");
     enum { FEW = 8 };
     ts_tensor *few[FEW] = {0}, **given = few;

@@ -437,7 +437,7 @@ static ts_status take(ts_vjp_call *b, const ts_function_call *call, int i, ts_te
 
 /** Gives each gradient a node whose rule is an error, because a gradient that is not made of ops
  *  cannot be differentiated again. */
-static ts_status forbid_second(ts_vjp_call *b, const ts_function_call *call)
+static ts_status forbid_second_gradient(ts_vjp_call *b, const ts_function_call *call)
 {
     ts_node *node = b->node;
     int n = (int)node->ninputs;
@@ -495,5 +495,5 @@ static ts_status rule(ts_vjp_call *b)
     }
     for (int i = 0; i < n && status == TS_OK; i++)
         status = take(b, call, i, made[i]);
-    return status == TS_OK && bar ? forbid_second(b, call) : status;
+    return status == TS_OK && bar ? forbid_second_gradient(b, call) : status;
 }

@@ -96,9 +96,9 @@ static bool outputs_agree(const ts_repeat *a, ts_repeat *b)
     for (uint32_t i = 0; i < b->outputs.count; i++) {
         const ts_output_rule *x = AT(a->outputs, ts_output_rule, i);
         ts_output_rule *y = AT(b->outputs, ts_output_rule, i);
-        bool settled = x->kind == TS_OUTPUT_HANDLE || (x->kind == TS_OUTPUT_NEW && !x->handle);
+        bool decided = x->kind == TS_OUTPUT_HANDLE || (x->kind == TS_OUTPUT_NEW && !x->handle);
         if (y->kind == TS_OUTPUT_NEW && y->handle) { /* the same tensor, or a new view? */
-            bool itself = settled ? x->kind == TS_OUTPUT_HANDLE && x->handle == y->handle
+            bool itself = decided ? x->kind == TS_OUTPUT_HANDLE && x->handle == y->handle
                                   : x->handle == y->handle;
             if (x->kind == TS_OUTPUT_HANDLE && !itself)
                 return false;

@@ -247,7 +247,7 @@ static void handle_mismatch(ts_compiled *c, ts_repeat *p, const char *why)
 
 /** Calls handle_mismatch() for each plan whose guards held but whose replay would have differed
  *  from the call, which used plan e. equal: the call equals e's summary. */
-static void judge(ts_compiled *c, const ts_exec *e, bool equal, const char *why)
+static void check_matched_plans(ts_compiled *c, const ts_exec *e, bool equal, const char *why)
 {
     for (int64_t i = 0; i < c->nplans; i++) {
         ts_repeat *p = c->plans[i]->replay;
@@ -274,7 +274,7 @@ ts_status ts_replay_learn(const ts_lazy *l, ts_exec *e, ts_repeat *call, ts_stat
         snprintf(why, sizeof why, "%s", l->notes->why);
     bool crowded = l->leaves.count && l->notes->leaf_runs != atomic_load(&ts_leaf_runs);
     if (status == TS_OK && !l->notes->failed && (c->verifying || !crowded))
-        judge(c, e, equal, why);
+        check_matched_plans(c, e, equal, why);
     for (int64_t i = 0; i < c->nplans; i++)
         if (c->plans[i]->replay)
             c->plans[i]->replay->matched = false;

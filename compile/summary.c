@@ -93,7 +93,7 @@ void ts_replay_list(ts_repeat *p)
     atomic_fetch_add(&ts_replays, 1);
 }
 
-static void unlist(ts_repeat *p)
+static void remove_from_list(ts_repeat *p)
 {
     lock();
     bool listed = p->link != NULL;
@@ -476,7 +476,7 @@ void ts_replay_free(ts_repeat *p)
 {
     if (!p)
         return;
-    unlist(p);
+    remove_from_list(p);
     for (uint32_t i = 0; i < p->holders.count; i++)
         if (AT(p->holders, ts_holder, i)->storage)
             ts_storage_release(AT(p->holders, ts_holder, i)->storage);

@@ -1,6 +1,6 @@
 /**
  * @file bad.c
- * Invalid calls of every op. Each must return an error that names the op, or a result, and never
+ * Invalid calls of every op. Each call must return a result or an error that names the op; none may
  * crash. A device other than the CPU must return the same status code as the CPU.
  */
 // SPDX-License-Identifier: MIT
@@ -20,11 +20,11 @@ static ts_status call(const ts_case *c, const ts_made *m, const ts_value *args)
     memcpy(changed.args, args, sizeof changed.args);
     /* a device may report invalid values only at a synchronization; synchronizing before the call
      * keeps earlier errors apart */
-    bool late = !on_cpu(c->device) && !on_meta(c->device);
-    if (late)
+    bool asynchronous = !on_cpu(c->device) && !on_meta(c->device);
+    if (asynchronous)
         ts_synchronize(c->device);
     ts_status status = sample_call(c, &changed, rets);
-    return status == TS_OK && late ? ts_synchronize(c->device) : status;
+    return status == TS_OK && asynchronous ? ts_synchronize(c->device) : status;
 }
 
 /** Status codes that the CPU returned for the calls of a sweep, in order. */
@@ -134,7 +134,7 @@ static void sweep_kinds(ts_case *c, const ts_made *m)
         }
 }
 
-static void note(ts_answers *a, ts_status status)
+static void append_code(ts_answers *a, ts_status status)
 {
     if (a->count == a->room) {
         a->room = 2 * a->room + 64;
@@ -165,7 +165,7 @@ static void check_bad_call(const ts_case *c, const ts_made *m, const ts_value *a
 {
     ts_status status = call(c, m, args);
     if (answers && on_cpu(c->device)) {
-        note(answers, status);
+        append_code(answers, status);
         return;
     }
     if (answers) {
@@ -267,7 +267,7 @@ static void sweep_odd(ts_case *c, const ts_made *m, ts_answers *answers)
 }
 
 /** Makes the calls in the sample's list `bad` and checks their errors. */
-static void listed(ts_case *c, const ts_made *m)
+static void check_listed(ts_case *c, const ts_made *m)
 {
     c->form = "a bad call";
     for (int k = 0; k < TS_COUNTOF(c->s->bad); k++) {
@@ -326,7 +326,7 @@ void ts_samples_bad_input(const ts_sample_family *family)
         ts_made m;
         if (!made_build(&m, &c, NULL))
             continue;
-        listed(&c, &m);
+        check_listed(&c, &m);
         bool first = k == 0 || strcmp(family->samples[k - 1].op, s->op) != 0;
         if (first && !on_cpu(c.device)) {
             compare_odd(&c, &m);

@@ -95,7 +95,7 @@ void ref_split(const ts_ref_arg *a, int64_t dim, int64_t *outer, int64_t *size, 
 /* ------------------------------------------------------------------- arguments of a case ---- */
 
 /** Copies sizes, dtype and values of a tensor to a; r owns the values. */
-static void see_tensor(ts_ref_arg *a, const ts_made_tensor *x, ts_ref *r)
+static void copy_tensor(ts_ref_arg *a, const ts_made_tensor *x, ts_ref *r)
 {
     a->tag = TS_TAG_TENSOR;
     a->dtype = ts_dtype_of(x->t);
@@ -127,13 +127,13 @@ void ref_open(ts_ref *r, const ts_case *c, const ts_made *m)
         ts_ref_arg *a = &r->a[i];
         a->tag = v->tag;
         switch (v->tag) {
-        case TS_TAG_TENSOR: see_tensor(a, &m->tensors[at++], r); break;
+        case TS_TAG_TENSOR: copy_tensor(a, &m->tensors[at++], r); break;
         case TS_TAG_TENSORS:
             a->count = (int)v->count;
             a->list =
                 (ts_ref_arg *)ref_scratch(r, (int64_t)(v->count * sizeof *a / sizeof(double)) + 1);
             for (int k = 0; k < a->count; k++)
-                see_tensor(&a->list[k], &m->tensors[at++], r);
+                copy_tensor(&a->list[k], &m->tensors[at++], r);
             break;
         case TS_TAG_INTS:
             a->ndim = (int)v->count;

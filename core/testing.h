@@ -22,7 +22,7 @@ void ts_prof_assume_device(const struct ts_device_part *part);
 
 /** Milliseconds that the report of TS_PROF after a signal waits for the devices' part; [1]: after a
  *  crash. */
-extern int ts_profile_patience_ms[2];
+extern int ts_profile_wait_ms[2];
 
 /** Maximum number of event blocks (TS_EVENT_CHUNK events each) over all threads. */
 extern int ts_event_chunks_most;

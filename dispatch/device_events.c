@@ -56,7 +56,7 @@ static ts_event *take(void)
 }
 
 /** Puts an event into the free list, or frees it if the list is full. NULL-safe. */
-static void give(ts_event *e)
+static void recycle(ts_event *e)
 {
     const ts_backend *b = all.backend;
     if (e && all.nfree < 2 * BATCH)
@@ -74,7 +74,7 @@ static ts_event *now(void)
         device.backend = ts_backend_of((ts_device){k, 0}) == b ? k : device.backend;
     ts_event *e = take();
     if (e && b->event_record(b->state, 0, e, ts_stream_current(device)) != TS_OK) {
-        give(e);
+        recycle(e);
         e = NULL;
     }
     return e;
@@ -123,13 +123,13 @@ static void read_pending(void)
             all.lost++;
         else if (to - from > all.empty_ns)
             keep(p->tag, from, to);
-        give(p->begin);
+        recycle(p->begin);
         if (last && to > 0) {
-            give(all.anchor);
+            recycle(all.anchor);
             all.anchor = p->end;
             all.anchor_ns += to;
         } else {
-            give(p->end);
+            recycle(p->end);
         }
     }
     all.npending = 0;
@@ -153,12 +153,12 @@ bool ts_device_events_begin(const ts_backend *b)
         if (e && f && b->event_synchronize(b->state, 0, f) == TS_OK &&
             b->event_elapsed(b->state, 0, e, f, &ms) == TS_OK && 1e6 * ms < all.empty_ns)
             all.empty_ns = 1e6 * ms;
-        give(e);
-        give(f);
+        recycle(e);
+        recycle(f);
     }
     bool works = all.anchor && all.empty_ns < 1e9;
     if (!works)
-        give(all.anchor);
+        recycle(all.anchor);
     pthread_mutex_unlock(&all.lock);
     return works;
 }
@@ -196,7 +196,7 @@ ts_status ts_device_events_end(const ts_backend *b, ts_device_record *record)
 {
     pthread_mutex_lock(&all.lock);
     read_pending();
-    give(all.anchor);
+    recycle(all.anchor);
     all.anchor = NULL;
     while (all.nfree)
         b->event_free(b->state, 0, all.free[--all.nfree]);

@@ -164,7 +164,7 @@ void ts_device_times_range(const char *name)
 void ts_device_times_open_scope(const char *name) { ts_timers_scope(name); }
 
 /** Moves the thread's error to `note`. */
-static void keep_note(void)
+static void move_error_to_note(void)
 {
     snprintf(note, sizeof note, "%.159s", ts_error_message());
     ts_error_clear();
@@ -203,7 +203,7 @@ void ts_device_times_join(const ts_backend *backend)
     note[0] = 0;
     by_events = false;
     if (backend->profile_begin(backend->state) != TS_OK) {
-        keep_note();
+        move_error_to_note();
         by_events = ts_device_events_begin(backend);
         ts_error_clear();
         if (!by_events)
@@ -247,7 +247,7 @@ static void fetch(const ts_backend *b)
     if ((by_events ? ts_device_events_end(b, &record) : b->profile_end(b->state, &record)) !=
         TS_OK) {
         record = (ts_device_record){0};
-        keep_note();
+        move_error_to_note();
     }
 }
 

@@ -552,7 +552,7 @@ static void free_blocks(ts_tally_table *r)
     r->events = NULL;
 }
 
-void ts_events_settle(ts_tally_table *r, int thread)
+void ts_events_compact(ts_tally_table *r, int thread)
 {
     int64_t n = atomic_load_explicit(&r->nevents, memory_order_relaxed);
     int64_t first = r->ring && n > r->ring ? n - r->ring : 0, count = n - first;

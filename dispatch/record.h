@@ -183,7 +183,7 @@ void ts_tally_clear(ts_tally_table *r);
  *  no memory or room; its events then count as lost. */
 bool ts_tally_merge(ts_tally_table *to, ts_tally_table *from);
 /** Moves the events of an ended thread from blocks, of which it may have used little, to a list. */
-void ts_events_settle(ts_tally_table *r, int thread);
+void ts_events_compact(ts_tally_table *r, int thread);
 /** True if a row has a call. */
 bool ts_tally_has_calls(const ts_tally_table *r);
 /** Frees the rows and events of a table. */

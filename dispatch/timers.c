@@ -171,8 +171,9 @@ ts_timers *ts_timers_of(ts_thread *thread)
 }
 
 /** Adds a step that ends at t's last stamp, if t's thread marks the steps; ts_timing.lock is held.
- *  parts: ts_tally_sum(). If another thread ends the step, they may contain time after the last
- *  stamp it sees, which then is time of the step. Returns true if it adds one. */
+ *  parts: ts_tally_sum(). If another thread ends the step, the parts may contain time after the
+ *  last stamp that this thread sees; that time counts as time of the step. Returns true if a step
+ *  is added. */
 static bool add_step(const ts_timers *t, const int64_t parts[TS_PART_COUNT])
 {
     if (ts_timing.step_thread < 0)
@@ -293,7 +294,7 @@ void ts_timer_note_launched(const ts_thread *thread, uint16_t op)
         note(thread, true, thread->depth + 1);
 }
 
-/** ts_event_prepare(), as time of the profiler. */
+/** Calls ts_event_prepare() and counts its time as the profiler's. */
 static TS_COLD void prepare_event(ts_timers *t)
 {
     cell *before = stamp(t, &t->cells[STAMPS]);
@@ -303,9 +304,9 @@ static TS_COLD void prepare_event(ts_timers *t)
 
 /** Like ts_timed_hop(), but adds time and work of the call to a row of the profile. The row is
  * looked up before the first stamp and the work is counted after the last, so neither is part of
- * the kernel's time; the caller's cell, which ran meanwhile, gets less by their calibrated cost. Of
- * the cost of an event one half falls before the kernel, in c, the other after it. A call that a
- * graph captures adds only its time: its launches count it. */
+ * the kernel's time; their calibrated cost is subtracted from the caller's cell, which ran then.
+ * Half of an event's cost falls before the kernel and half after it. A call that a graph captures
+ * adds only its time, because each launch of the graph counts it. */
 static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
 {
     ts_tally_table *r = &t->record;
@@ -503,7 +504,7 @@ static void thread_ended(ts_thread *thread)
     }
     bool counts = t->reset == ts_timing.reset, full = ts_timing.nended == TS_TIMERS_ENDED;
     if (counts && (full || get(&t->record.nevents) < TS_EVENT_CHUNK))
-        ts_events_settle(&t->record, t->thread_id);
+        ts_events_compact(&t->record, t->thread_id);
     if (counts && full)
         merge(ts_timing.ended, t);
     if (counts && !full) {
@@ -576,8 +577,8 @@ static bool stop_counting(void)
 
 void ts_timers_halt(void) { stop_counting(); }
 
-/** Forgets which thread marks steps, and how. */
-static void forget_steps(void)
+/** Resets the record of the thread that marks steps, and of the kind of its marks. */
+static void reset_step_marks(void)
 {
     ts_timing.step_thread = -1;
     ts_timing.guessed = 0;
@@ -590,7 +591,7 @@ void ts_timers_schedule(bool on)
     pthread_mutex_lock(&ts_timing.lock);
     atomic_store_explicit(&ts_timing.scheduled, on, memory_order_relaxed);
     if (on)
-        forget_steps();
+        reset_step_marks();
     pthread_mutex_unlock(&ts_timing.lock);
 }
 
@@ -615,7 +616,7 @@ static ts_status start_counting(void)
     if (!before) {
         ts_timing.all_steps = 0;
         if (!ts_timing.scheduled)
-            forget_steps();
+            reset_step_marks();
     }
     switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed), true);
     pthread_mutex_unlock(&ts_timing.lock);

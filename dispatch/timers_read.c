@@ -41,7 +41,7 @@ static int rows_of(const ts_timers *t)
     return atomic_load_explicit(&t->record.count, memory_order_acquire);
 }
 /** Index of the cell for a row's op and key. */
-static int home_of(const ts_tally_row *row) { return row->op * TS_KEY_COUNT + row->key; }
+static int cell_index(const ts_tally_row *row) { return row->op * TS_KEY_COUNT + row->key; }
 static void add_row(plain *sum, const ts_tally_row *row)
 {
     sum->calls += get(&row->cell.calls);
@@ -59,7 +59,7 @@ static void sum_cell(ts_timers *t, void *ctx)
     plain sum = {get(&t->cells[q->index].calls), get(&t->cells[q->index].ticks)};
     for (int i = 0, n = rows_of(t); i < n; i++) {
         ts_tally_row *row = ts_tally_at(&t->record, i);
-        if (home_of(row) == q->index)
+        if (cell_index(row) == q->index)
             add_row(&sum, row);
     }
     q->sum.calls += (uint64_t)sum.calls;
@@ -87,7 +87,7 @@ static void sum_totals(ts_timers *t, void *ctx)
     }
     for (int i = 0, n = rows_of(t); i < n; i++) {
         const ts_tally_row *row = ts_tally_at(&t->record, i);
-        add_row(home_of(row) <= ENGINE ? &calls : &outside, row);
+        add_row(cell_index(row) <= ENGINE ? &calls : &outside, row);
     }
     s->calls += (uint64_t)calls.calls;
     s->attributed_ns += (double)calls.ticks * ns;
@@ -111,7 +111,7 @@ static void add_rows(ts_timers *t, void *ctx)
     plain *sums = n ? ts_sys_calloc(CELLS * sizeof *sums) : NULL;
     all->failed = all->failed || (n && !sums);
     for (int i = 0; i < n && sums; i++)
-        add_row(&sums[home_of(ts_tally_at(&t->record, i))], ts_tally_at(&t->record, i));
+        add_row(&sums[cell_index(ts_tally_at(&t->record, i))], ts_tally_at(&t->record, i));
     for (int i = 0; i < CELLS && !all->failed; i++) {
         int64_t calls = get(&t->cells[i].calls) + (sums ? sums[i].calls : 0),
                 spent = get(&t->cells[i].ticks) + (sums ? sums[i].ticks : 0);

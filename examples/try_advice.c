@@ -25,7 +25,7 @@ typedef struct program {
     ts_compiled *function;
 } program;
 
-static void unmake(program *p)
+static void free_program(program *p)
 {
     ts_compiled_free(p->function);
     ts_optimizer_free(p->optimizer);
@@ -61,7 +61,7 @@ static ts_status train(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, 
 static ts_status make(program *p)
 {
     TS_SCOPE;
-    unmake(p);
+    free_program(p);
     TS_TRY(p->net = ts_sequential_new());
     TS_TRY(ts_sequential_add(p->net, ts_linear_new(FEATURES, FEATURES, true)));
     TS_TRY(ts_sequential_add(p->net, ts_activation_new("GELU", ts_gelu)));
@@ -119,6 +119,6 @@ int main(int argc, char **argv)
         done = ts_prof_try(step, &p, knobs, 4, NULL);
     if (done != TS_OK)
         fprintf(stderr, "try_advice: %s\n", ts_error_message());
-    unmake(&p);
+    free_program(&p);
     return ts_program_end(done == TS_OK ? 0 : 1);
 }

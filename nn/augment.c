@@ -42,8 +42,9 @@ static ts_status check_images(ts_tensor *const *images, int n, const ts_augment_
 }
 
 /** Indices of a crop of `count` pixels along a dim of `size` pixels with reflection padding, in
- *  reverse order if `flip`. place: 0 to 1, the crop's position. */
-static ts_tensor *pixels(int64_t size, int64_t count, int64_t padding, double place, bool flip)
+ *  reverse order if `flip`. place: position of the crop, from 0 (first) to 1 (last). */
+static ts_tensor *crop_indices(int64_t size, int64_t count, int64_t padding, double place,
+                               bool flip)
 {
     ts_tensor *t = ts_empty_on(TS_SIZES(count), TS_I64, TS_DEVICE_CPU);
     int64_t *at = ts_data_mut(t),
@@ -96,10 +97,10 @@ static ts_status augment(ts_tensor *const *images, int n, const ts_augment_opts 
     TS_TRY(ts_uniform_(random, 0, 1));
     memcpy(draw, ts_data(random), sizeof draw);
     int64_t height = ts_size(images[0], -2), width = ts_size(images[0], -1);
-    ts_tensor *rows = pixels(height, o->height ? o->height : height, o->padding, draw[TOP],
-                             draw[FLIP_VERTICAL] < o->flip_vertical),
-              *columns = pixels(width, o->width ? o->width : width, o->padding, draw[LEFT],
-                                draw[FLIP] < o->flip);
+    ts_tensor *rows = crop_indices(height, o->height ? o->height : height, o->padding, draw[TOP],
+                                   draw[FLIP_VERTICAL] < o->flip_vertical),
+              *columns = crop_indices(width, o->width ? o->width : width, o->padding, draw[LEFT],
+                                      draw[FLIP] < o->flip);
     ts_tensor *made[TS_SAMPLE_FIELDS];
     for (int i = 0; i < n; i++) {
         made[i] = ts_index_select(ts_index_select(images[i], -2, rows), -1, columns);

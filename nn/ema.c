@@ -101,7 +101,7 @@ ts_status ts_ema_update(ts_ema *ema)
 }
 
 /** Copies the module's values to e->own. */
-static ts_status set_own_aside(ts_ema *e)
+static ts_status copy_module_values(ts_ema *e)
 {
     TS_SCOPE;
     if (!(e->own = ts_nn_alloc(e->values.n, sizeof *e->own, "averages")))
@@ -130,7 +130,7 @@ ts_status ts_ema_swap(ts_ema *ema)
         TS_TRY(set_values(ema, ema->own));
         return drop_own(ema, TS_OK);
     }
-    ts_status status = set_own_aside(ema); /* all allocations come before the first write */
+    ts_status status = copy_module_values(ema); /* all allocations come before the first write */
     if (status == TS_OK && (status = set_values(ema, ema->state.tensors)) != TS_OK)
         for (int64_t i = 0; i < ema->values.n; i++) /* the module gets its own values back */
             ts_copy_(ema->values.tensors[i], ema->own[i]);

@@ -296,7 +296,7 @@ ts_tensor *ts_module_tensor(const ts_module *m, const char *name)
     return NULL;
 }
 
-/** Calls fn for the module and all below. */
+/** Calls fn for m and all modules below it. */
 static void each_module(ts_module *m, void (*fn)(ts_module *m, void *ctx), void *ctx)
 {
     fn(m, ctx);
@@ -364,8 +364,10 @@ int64_t ts_module_num_parameters(const ts_module *m)
 
 /* --------------------------------------------------------------------------- conversion ---- */
 
+/** A conversion of all tensors of a tree of modules. */
 typedef struct exchange {
-    ts_tensor *(*converted)(const struct exchange *x, ts_tensor *t); /* t itself: no exchange */
+    /* returns t itself if it stays */
+    ts_tensor *(*converted)(const struct exchange *x, ts_tensor *t);
     ts_dtype dtype;
     ts_tensor **old, **made; /* made[i] takes the place of old[i] */
     int64_t n, room;
@@ -435,7 +437,7 @@ static ts_status exchange_tensors(ts_module *m, exchange x)
     return status;
 }
 
-static ts_tensor *of_dtype(const exchange *x, ts_tensor *t)
+static ts_tensor *cast_floats(const exchange *x, ts_tensor *t)
 {
     return ts_dtype_is_float(ts_dtype_of(t)) && ts_dtype_of(t) != x->dtype ? ts_to(t, x->dtype) : t;
 }
@@ -447,7 +449,7 @@ ts_status ts_module_to(ts_module *m, ts_dtype dtype)
         return ts_error_set(TS_ERR_DTYPE,
                             "module_to: argument 'dtype': expected a floating dtype, got %s",
                             ts_dtype_name(dtype));
-    return exchange_tensors(m, (exchange){.converted = of_dtype, .dtype = dtype});
+    return exchange_tensors(m, (exchange){.converted = cast_floats, .dtype = dtype});
 }
 
 bool ts_nn_is_channels_last(ts_tensor *t)
@@ -456,7 +458,7 @@ bool ts_nn_is_channels_last(ts_tensor *t)
     return (n == 4 || n == 5) && ts_is_contiguous(ts_movedim(t, 1, -1));
 }
 
-static ts_tensor *channels_last(const exchange *x, ts_tensor *t)
+static ts_tensor *to_channels_last(const exchange *x, ts_tensor *t)
 {
     (void)x;
     int n = ts_ndim(t);
@@ -468,5 +470,5 @@ static ts_tensor *channels_last(const exchange *x, ts_tensor *t)
 ts_status ts_module_to_channels_last(ts_module *m)
 {
     TS_TRY(TS_CHECK_OBJECTS(m));
-    return exchange_tensors(m, (exchange){.converted = channels_last});
+    return exchange_tensors(m, (exchange){.converted = to_channels_last});
 }

@@ -6,6 +6,7 @@
 
 #include "nn/nn.h"
 
+/** Most states of a parameter, and the index of its f32 values. */
 enum { TS_NN_STATES = 3, TS_NN_MASTER = 2 };
 
 /** A parameter and its state. */

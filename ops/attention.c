@@ -328,7 +328,7 @@ static ts_tensor *hidden(const ts_attention *c, const padding *rows, const paddi
 }
 
 /** The dropout factors of the attention weights: 0 or 1 / (1 - p), in the shape of by_keys(). */
-static ts_tensor *kept(const ts_attention *c, ts_dtype dtype)
+static ts_tensor *dropout_factors(const ts_attention *c, ts_dtype dtype)
 {
     int64_t sizes[] = {c->batch, c->heads, c->rows, c->keys};
     ts_tensor *ones = ts_empty_on(sizes, 4, dtype, c->query->storage->device);
@@ -393,7 +393,7 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
     ts_tensor *p = ts_exp(ts_sub(scores, lse));
     ts_tensor *dp = ts_bmm(g, ts_transpose(v, 1, 2)), *weights = p;
     if (c.dropout_p > 0) {
-        ts_tensor *factor = kept(&c, dtype);
+        ts_tensor *factor = dropout_factors(&c, dtype);
         dp = ts_mul(dp, factor);
         weights = ts_mul(p, factor);
     }

@@ -13,7 +13,7 @@
 /* ------------------------------------------------------------------------------- rules ---- */
 
 /** Plans a pointwise loop over argument 0, with a result like it. */
-static void plan_one(ts_frame *f)
+static void plan_copy(ts_frame *f)
 {
     f->plan->pointwise = TS_POINTWISE;
     f->plan->operands = 1;
@@ -29,9 +29,9 @@ static void keep_layout(ts_frame *f)
         ts_plan_channels_last(f->plan, 0, t->ndim);
 }
 
-/** Plans a conversion, whose kernel must support the source and the result dtype. The compute dtype
- *  is the one that the kernel does not support, if any. */
-static void compute_in_both(ts_frame *f)
+/** Plans a conversion. The entry checks that the kernel supports the compute dtype, which is that
+ * of the source; it becomes that of the result if the kernel does not support the latter. */
+static void plan_conversion(ts_frame *f)
 {
     uint8_t result = f->plan->ret[0].dtype;
     f->plan->converts = true;
@@ -50,23 +50,23 @@ static ts_status check_values(ts_frame *f, ts_device to)
 
 ts_status ts_infer_copy(ts_frame *f)
 {
-    plan_one(f);
+    plan_copy(f);
     if (!f->given)
         return TS_OK;
     const ts_tensor *out = f->rets[0].t;
     TS_TRY(check_values(f, out->storage->device));
     TS_TRY(ts_check_broadcasts(f, 0, out->sizes, out->ndim));
     ts_plan_result_like(f->plan, 0, out, (ts_dtype)out->dtype);
-    compute_in_both(f);
+    plan_conversion(f);
     return TS_OK;
 }
 
 ts_status ts_infer_to(ts_frame *f)
 {
     TS_TRY(ts_check_dtype_number(f, 1));
-    plan_one(f);
+    plan_copy(f);
     f->plan->ret[0].dtype = (uint8_t)f->args[1].i;
-    compute_in_both(f);
+    plan_conversion(f);
     keep_layout(f);
     return TS_OK;
 }
@@ -76,7 +76,7 @@ ts_status ts_infer_to_device(ts_frame *f)
 {
     ts_device to = f->args[1].device;
     TS_TRY(check_values(f, to));
-    plan_one(f);
+    plan_copy(f);
     f->plan->ret[0].device = to;
     const ts_op_table *copy = atomic_load_explicit(&ts_tables[TS_OP_copy], memory_order_acquire);
     if (to.backend == TS_KEY_META || (copy->accepts[to.backend].takes & TS_TAKES_STRIDES))

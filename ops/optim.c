@@ -6,7 +6,7 @@
 #include "ops/ops.h"
 
 /** The cost of an op with `operations` for each element of the first list. */
-static ts_work each(const ts_frame *f, double operations)
+static ts_work cost_of_lists(const ts_frame *f, double operations)
 {
     double elements = 0, largest, bytes = ts_cost_bytes(f, &largest);
     for (uint32_t k = 0; k < f->args[0].count; k++)
@@ -15,10 +15,10 @@ static ts_work each(const ts_frame *f, double operations)
 }
 /* Counted from the formulas in include/tessera/ops/optim.h. adamw: two averages (3 and 4), update
  * (4), decay (2). sgd: momentum (2), update (2), decay (2). */
-ts_work ts_cost_adamw(const ts_frame *f) { return each(f, 13); }
-ts_work ts_cost_sgd(const ts_frame *f) { return each(f, 6); }
-ts_work ts_cost_norms(const ts_frame *f) { return each(f, 2); }
-ts_work ts_cost_scales(const ts_frame *f) { return each(f, 1); }
+ts_work ts_cost_adamw(const ts_frame *f) { return cost_of_lists(f, 13); }
+ts_work ts_cost_sgd(const ts_frame *f) { return cost_of_lists(f, 6); }
+ts_work ts_cost_norms(const ts_frame *f) { return cost_of_lists(f, 2); }
+ts_work ts_cost_scales(const ts_frame *f) { return cost_of_lists(f, 1); }
 
 /* ------------------------------------------------------------------------------- rules ---- */
 

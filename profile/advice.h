@@ -46,7 +46,7 @@ bool ts_advice_product(const ts_entry *e, ts_gemm_sizes *sizes);
 
 /** Writes the rules that fire for `before` with a gain above 0: the bound of the gain, the part of
  *  it that is left in `after`, and the saved part, as shares of the time of a step in `before`. The
- *  last line has the change of that time. Writes nothing if no rule fires, or if a profile has no
+ *  last line has the change of that time. Writes nothing if no rule applies, or if a profile has no
  *  measured ceilings. */
 void ts_profile_compare_advice(const ts_profile *before, const ts_profile *after, FILE *out);
 

@@ -26,9 +26,9 @@
 #include "profile/schedule.h"
 #include "profile/signals.h"
 
-/* Time for the devices' part of a report after a signal, ms. A crashed thread may hold a lock of a
- * device's driver, so that this part never comes. */
-int ts_profile_patience_ms[2] = {30000, 5000}; /* [1]: after a crash */
+/* Time to wait for the devices' part of a report after a signal, ms. The part may never be ready,
+ * because a crashed thread may hold a lock of the device's driver. */
+int ts_profile_wait_ms[2] = {30000, 5000}; /* [1]: after a crash */
 
 static struct {
     char out[288]; /* a folder, or "" */
@@ -96,8 +96,8 @@ static void print_missed_steps(const ts_profile *p, FILE *out)
                 reached < first ? "; the profile has all its calls" : "");
 }
 
-/** Writes the files and prints the report to stderr. It does so past the stream, whose lock a
- *  crashed thread may hold. p: NULL prints the error. */
+/** Writes the files and prints the report to the descriptor of stderr, because a crashed thread may
+ *  hold the stream's lock. p: NULL prints the error. */
 static void report(const ts_profile *p, int64_t cycle)
 {
     char *text = NULL;
@@ -136,7 +136,7 @@ static void report_cycle(ts_profile *p, int64_t cycle, void *unused)
 {
     (void)unused;
     unsigned writes = WRITES;
-    if (claim_report(ts_profile_patience_ms[0]))
+    if (claim_report(ts_profile_wait_ms[0]))
         report(p, cycle);
     from_environment.cycles = cycle;
     atomic_compare_exchange_strong(&from_environment.state, &writes, ARMED);
@@ -155,7 +155,7 @@ void ts_profile_report(void)
         return;
     if (from_environment.scheduled)
         ts_prof_stop(); /* reports the last cycle */
-    if (!claim_report(ts_profile_patience_ms[0]))
+    if (!claim_report(ts_profile_wait_ms[0]))
         return;
     if (!from_environment.scheduled) {
         ts_prof_stop();
@@ -187,8 +187,8 @@ static void take_with_devices(void)
     whole = ts_profile_take();
 }
 
-/** Writes the host's part first. The devices' part needs drivers, so another thread gets it; if it
- *  comes in time, the whole profile replaces the host's part. */
+/** Writes the host's part first. The devices' part needs drivers, so another thread fetches it; if
+ *  it is ready in time, the whole profile replaces the host's part. */
 static void report_after_signal(bool crashed)
 {
     ts_machine_measure_no_more(); /* it takes seconds, and other threads still compute */
@@ -196,7 +196,7 @@ static void report_after_signal(bool crashed)
         ts_memory_log_abandon();
         ts_process_break_locks();
     }
-    if (!claim_report(ts_profile_patience_ms[crashed]))
+    if (!claim_report(ts_profile_wait_ms[crashed]))
         return;
     ts_timers_halt();
     int64_t cycle = from_environment.scheduled ? ts_schedule_recorded() : 0;
@@ -204,7 +204,7 @@ static void report_after_signal(bool crashed)
     if (p && p->device.incomplete) {
         if (from_environment.out[0] && write_output(p, cycle, "profile.json", NULL) != TS_OK)
             ts_error_clear();
-        if (ts_profile_run_within(ts_profile_patience_ms[crashed], take_with_devices) && whole)
+        if (ts_profile_run_within(ts_profile_wait_ms[crashed], take_with_devices) && whole)
             p = whole;
     }
     if (p || !from_environment.scheduled)
@@ -298,14 +298,14 @@ static void own_folder(void)
              (long long)getpid());
 }
 
-/** Makes the folder and those around it. */
+/** Makes the folder and its missing parents. */
 static void make_folder(void)
 {
     char path[sizeof from_environment.out];
     snprintf(path, sizeof path, "%s", from_environment.out);
     for (char *at = path + 1; (at = strchr(at, '/')) != NULL; *at++ = '/') {
         *at = 0;
-        ts_files.mkdir(path, 0777); /* there already: fine */
+        ts_files.mkdir(path, 0777); /* an existing folder is fine */
     }
     ts_files.mkdir(path, 0777);
 }

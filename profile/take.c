@@ -322,7 +322,7 @@ static ts_status fill(gathering *g, bool devices)
 }
 
 /** Finds the ceilings, and judges and sorts the rows. */
-static void judge(gathering *g, bool devices)
+static void finish_rows(gathering *g, bool devices)
 {
     ts_profile *p = g->p;
     double sum = p->profiler_ns;
@@ -372,7 +372,7 @@ static ts_profile *take(bool devices)
     bool room = take_index(&g) && (!traced || take_room_for_events(p, &g));
     ts_status status = room ? fill(&g, devices) : TS_ERR_MEMORY;
     if (status == TS_OK)
-        judge(&g, devices);
+        finish_rows(&g, devices);
     ts_sys_free(g.traced);
     ts_sys_free(g.index);
     ts_device_sums_free(&g.device);

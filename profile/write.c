@@ -197,7 +197,7 @@ static void print_device(const ts_profile *p, FILE *out)
                 (long long)d->lost);
     if (d->lost_scopes)
         fprintf(out,
-                "INCOMPLETE: %lld changes of scope had no room; later idle time has no scope\n",
+                "INCOMPLETE: %lld changes of scope are lost; later idle time has no scope\n",
                 (long long)d->lost_scopes);
 }
 
@@ -255,10 +255,10 @@ static void print_coverage(const ts_profile *p, FILE *out)
         fprintf(out, "the trace has the latest calls; %lld older ones were overwritten\n",
                 (long long)p->overwritten);
     if (p->lost_events)
-        fprintf(out, "INCOMPLETE: %lld calls had no room in the trace\n",
+        fprintf(out, "INCOMPLETE: %lld calls are missing from the trace, which is full\n",
                 (long long)p->lost_events);
     if (p->lost_steps || p->shared_calls)
-        fprintf(out, "INCOMPLETE: %lld steps without room, %lld calls in rows without shapes\n",
+        fprintf(out, "INCOMPLETE: %lld steps are lost; %lld calls are in rows without shapes\n",
                 (long long)p->lost_steps, (long long)p->shared_calls);
     print_warnings(p, out);
     for (int64_t i = 0; i < p->count; i++)
@@ -328,7 +328,7 @@ ts_status ts_profile_write_tables(const ts_profile *p, FILE *out)
     ts_profile_write_device(p, out);
     fputs("\nadvice\n", out);
     if (!ts_profile_write_advice(p, out, false))
-        fputs("  none of the rules fires\n", out);
+        fputs("  no advice\n", out);
     return TS_OK;
 }
 

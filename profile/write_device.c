@@ -158,7 +158,8 @@ static void print_memory(const ts_memory_part *m, FILE *out)
                 percent(m->holders[i].bytes, m->peak_bytes), (long long)m->holders[i].blocks,
                 m->holders[i].scope);
     if (m->lost)
-        fprintf(out, "INCOMPLETE: %lld allocations had no room in the log\n", (long long)m->lost);
+        fprintf(out, "INCOMPLETE: %lld allocations are missing from the log, which is full\n",
+                (long long)m->lost);
 }
 
 void ts_profile_write_device(const ts_profile *p, FILE *out)

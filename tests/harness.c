@@ -203,7 +203,7 @@ static void run_apart(const ts_test_case *test, const char *program, long counts
 }
 
 /** True if the first word is this option; removes it from the words. */
-static bool took(const char *option, int *words, char ***word)
+static bool take_option(const char *option, int *words, char ***word)
 {
     bool given = *words > 0 && strcmp(**word, option) == 0;
     *words -= given;
@@ -217,8 +217,8 @@ int main(int argc, char **argv)
     const char *name = slash ? slash + 1 : argv[0];
     int words = argc - 1;
     char **word = argv + 1;
-    bool list = took("--list", &words, &word);
-    threads_only = took("--threads", &words, &word);
+    bool list = take_option("--list", &words, &word);
+    threads_only = take_option("--threads", &words, &word);
 
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) {

@@ -28,7 +28,7 @@ typedef struct search {
 } search;
 
 /*
- * T's bodies; !(x WORSE best) is true for a better x and for NaN.
+ * The loop bodies for element type T. !(x WORSE best) is true for a better x and for NaN.
  *   _runs     a task is a result whose elements are contiguous
  *   _parts    a task is a part of the only run
  *   _columns  a task is a tile of adjacent results

@@ -39,7 +39,7 @@ typedef struct attention {
                                        0 where it is broadcast */
     uint32_t threshold;             /* dropout drops a weight whose 24-bit number is below the
                                        threshold */
-    double grown;                   /* dropout's factor of kept weights */
+    double dropout_scale;           /* 1 / (1 - p): factor of the weights that dropout keeps */
     bool masked;                    /* scores have a mask, a softcap or a left window bound */
     bool zeroed;                    /* backward zeroes its results first, because tiles may not
                                        cover them */
@@ -206,7 +206,7 @@ static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
         describe_mask(s);
     if (c->dropout_p > 0) {
         s->threshold = (uint32_t)ceil(c->dropout_p * 0x1p24);
-        s->grown = c->dropout_p < 1 ? 1 / (1 - c->dropout_p) : 0;
+        s->dropout_scale = c->dropout_p < 1 ? 1 / (1 - c->dropout_p) : 0;
     }
     log_path(f, s->masked);
     return TS_OK;

@@ -122,7 +122,7 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
     for (int64_t i = 0; i < count; i++)
         state[i] = (A_(row_state)){-(A_T)INFINITY, 0};
     int64_t blocks = A_(blocks)(count), seen = A_(visible)(s, at, first + count - 1, 0, at->keys);
-    int64_t begin = A_(passed)(s, at, first, 0, seen);
+    int64_t begin = A_(left_of_window)(s, at, first, 0, seen);
     for (int64_t key = begin; key < seen; key += s->tile) {
         int64_t keys = ts_min64(s->tile, seen - key);
         A_(pack_transposed)(kt, k_all + key * s->k.row, s->k.row, s->depth, keys, (A_T)s->c.scale);
@@ -141,7 +141,7 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
                     A_(mask_scores)(s, at, head, at_row, key, x + i * s->tile, n, NULL);
                 A_T factor = n ? A_(online_softmax)(&state[row + i], x + i * s->tile, n) : 1;
                 if (s->c.dropout_p > 0)
-                    A_(thin)(s, at, head, at_row, key, x + i * s->tile, n);
+                    A_(apply_dropout)(s, at, head, at_row, key, x + i * s->tile, n);
                 for (int64_t j = ts_ceil_div(n, A_L) * A_L; j < most; j += A_L)
                     A_P(store)(x + i * s->tile + j, A_P(zero)());
                 if (key > begin && factor != 1)

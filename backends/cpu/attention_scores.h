@@ -13,8 +13,8 @@ TS_INLINE int64_t A_(visible)(const attention *s, const part *at, int64_t i, int
 }
 
 /** Number of keys in [first, first + n) left of row i's window. */
-TS_INLINE int64_t A_(passed)(const attention *s, const part *at, int64_t i, int64_t first,
-                             int64_t n)
+TS_INLINE int64_t A_(left_of_window)(const attention *s, const part *at, int64_t i, int64_t first,
+                                     int64_t n)
 {
     return ts_max64(0, ts_min64(n, i + at->keys - at->rows - s->c.left - first));
 }
@@ -59,13 +59,13 @@ static void A_(mask_scores)(const attention *s, const part *at, int64_t head, in
                                         i * s->mask[2] + key * s->mask[3]) *
                                            ts_dtype_sizes[s->c.mask->dtype],
                      x, n);
-    for (int64_t j = 0, hidden = A_(passed)(s, at, i, key, n); j < hidden; j++)
+    for (int64_t j = 0, hidden = A_(left_of_window)(s, at, i, key, n); j < hidden; j++)
         x[j] = -(A_T)INFINITY;
 }
 
 /** Writes the dropout factors (0 or 1 / (1 - p)) of row i for keys key to key + n - 1. */
-static void A_(draw)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key,
-                     A_T *factor, int64_t n)
+static void A_(dropout_factors)(const attention *s, const part *at, int64_t head, int64_t i,
+                                int64_t key, A_T *factor, int64_t n)
 {
     uint32_t words[MOST_KEYS + 2 * PHILOX_WORDS] __attribute__((aligned(64)));
     uint64_t first =
@@ -77,15 +77,15 @@ static void A_(draw)(const attention *s, const part *at, int64_t head, int64_t i
     for (int64_t j = 0; j < n + 3; j += PHILOX_WORDS)
         philox_group(s->c.rng.seed, s->c.rng.offset + first / 4 + (uint64_t)j / 4, words + j);
     for (int64_t j = 0; j < n; j++)
-        factor[j] = w[j] >> 8 < s->threshold ? 0 : (A_T)s->grown;
+        factor[j] = w[j] >> 8 < s->threshold ? 0 : (A_T)s->dropout_scale;
 }
 
 /** Applies dropout to n weights in place: some become 0, the others are scaled by 1 / (1 - p). */
-static void A_(thin)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key,
-                     A_T *x, int64_t n)
+static void A_(apply_dropout)(const attention *s, const part *at, int64_t head, int64_t i,
+                              int64_t key, A_T *x, int64_t n)
 {
     A_T factor[MOST_KEYS];
-    A_(draw)(s, at, head, i, key, factor, n);
+    A_(dropout_factors)(s, at, head, i, key, factor, n);
     for (int64_t j = 0; j < n; j++)
         x[j] = factor[j] == 0 ? 0 : x[j] * factor[j];
 }
@@ -164,16 +164,16 @@ static void A_(masked_gradient)(const attention *s, const part *at, int64_t head
     A_T factor[BACKWARD_KEYS], slope[BACKWARD_KEYS] __attribute__((aligned(64)));
     A_(mask_scores)(s, at, head, i, key, p, n, slope);
     if (s->c.dropout_p > 0)
-        A_(draw)(s, at, head, i, key, factor, n);
+        A_(dropout_factors)(s, at, head, i, key, factor, n);
     for (int64_t j = 0; j < n; j += A_L) {
         A_V x = A_P(load)(p + j);
         A_P(store)(p + j, A_P(select)(A_P(eq)(x, A_P(set1)(-(A_T)INFINITY)), A_P(zero)(),
                                       A_EXP(x - A_P(set1)(lse))));
     }
     for (int64_t j = 0; j < n; j++) {
-        A_T e = p[j], grown = s->c.dropout_p > 0 ? factor[j] : 1,
-            part = grown == 0 ? 0 : grown * dp[j];
-        p[j] = grown * e;
+        A_T e = p[j], scale = s->c.dropout_p > 0 ? factor[j] : 1,
+            part = scale == 0 ? 0 : scale * dp[j];
+        p[j] = scale * e;
         dp[j] = e == 0 ? 0 : e * (part - d) * (s->c.softcap > 0 ? slope[j] : 1);
     }
     for (int64_t j = n; j < keys; j++)

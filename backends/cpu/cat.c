@@ -3,7 +3,8 @@
 #include "backends/cpu/copy.h"
 #include "ops/kernel.h"
 
-static void put(ts_tensor *out, char *to, const int64_t *strides, const ts_tensor *t)
+/** Copies t to the part of out that begins at `to`. strides: those of the part's dims. */
+static void copy_member(ts_tensor *out, char *to, const int64_t *strides, const ts_tensor *t)
 {
     TS_V(ts_cpu_copy_part)(to, strides, (ts_dtype)out->dtype, t->data, t->strides,
                            (ts_dtype)t->dtype, t->sizes, t->ndim);
@@ -18,8 +19,8 @@ static ts_status cat(ts_frame *f)
     for (uint32_t i = 0; i < list->count; i++) {
         const ts_tensor *t = list->list[i];
         if (t->ndim != out->ndim || !t->numel)
-            continue; /* ignored */
-        put(out, to, out->strides, t);
+            continue; /* an empty member, which may have one dim, as in PyTorch */
+        copy_member(out, to, out->strides, t);
         to += t->sizes[dim] * step;
     }
     return TS_OK;
@@ -34,7 +35,7 @@ static ts_status stack(ts_frame *f)
     for (int d = 0; d + 1 < out->ndim; d++)
         strides[d] = out->strides[d + (d >= dim)];
     for (uint32_t i = 0; i < list->count; i++)
-        put(out, out->data + i * step, strides, list->list[i]);
+        copy_member(out, out->data + i * step, strides, list->list[i]);
     return TS_OK;
 }
 

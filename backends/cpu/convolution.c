@@ -329,7 +329,7 @@ static void make_depthwise(const job *b, const axis *a, bool to_x, scratch *s)
                     b->dtype == TS_F64 ? sum_lines_f64 : sum_lines_f32, &d);
 }
 
-static void weigh_depthwise(const job *b, const axis *a, scratch *s)
+static void grad_weight_depthwise(const job *b, const axis *a, scratch *s)
 {
     depthwise d = depthwise_of(b, a, b->x, b->y);
     weights w = depthwise_weights(b, &d);
@@ -342,7 +342,7 @@ static void weigh_depthwise(const job *b, const axis *a, scratch *s)
     int64_t each = a[0].count * a[1].count * a[2].count * d.batch * d.taps,
             lanes = wide ? VD_LANES : VF_LANES;
     ts_parallel_for(ts_ceil_div(d.channels, lanes), 1 + 16384 / (lanes * each + 1),
-                    wide ? weigh_channels_f64 : weigh_channels_f32, &d);
+                    wide ? grad_weight_channels_f64 : grad_weight_channels_f32, &d);
     move_weights(&w, true);
 }
 
@@ -393,8 +393,8 @@ static void move_groups(const job *b, const direct *t, bool to_x, bool back)
     }
 }
 
-/** Computes sums for the windows `a`: y, (to_x) x, or (weigh) the gradient of the weight. */
-static void make_direct(const job *b, const axis *a, bool to_x, bool weigh, scratch *s)
+/** Computes sums for the windows `a`: y, (to_x) x, or (grad_weight) the gradient of the weight. */
+static void make_direct(const job *b, const axis *a, bool to_x, bool grad_weight, scratch *s)
 {
     const ts_convolution *c = &b->c;
     bool wide = b->dtype == TS_F64;
@@ -406,14 +406,14 @@ static void make_direct(const job *b, const axis *a, bool to_x, bool weigh, scra
     int64_t taps = a[0].taps * a[1].taps * a[2].taps,
             positions = a[0].count * a[1].count * a[2].count;
     t.depth = t.channels * taps;
-    if (!t.rows || (weigh ? !t.depth : !positions || !t.batch))
+    if (!t.rows || (grad_weight ? !t.depth : !positions || !t.batch))
         return;
     size_t used = s->used;
     t.weight = take(s, t.groups * t.rows * t.depth * b->item);
     t.offset = (int64_t *)(void *)take(s, t.depth * (int64_t)sizeof(int64_t));
     if (positions) {
-        plan_direct(&t, weigh);
-        t.lanes = ts_min64(ts_num_threads(), t.groups * (weigh ? 1 : t.batch * t.parts));
+        plan_direct(&t, grad_weight);
+        t.lanes = ts_min64(ts_num_threads(), t.groups * (grad_weight ? 1 : t.batch * t.parts));
         t.scratch = take(s, t.lanes * t.scratch_each * b->item);
     }
     s->used = used;
@@ -425,13 +425,13 @@ static void make_direct(const job *b, const axis *a, bool to_x, bool weigh, scra
         return;
     }
     set_offsets(&t);
-    if (!weigh)
+    if (!grad_weight)
         move_groups(b, &t, to_x, false);
     double work = (double)(t.batch * positions) * (double)(t.groups * t.rows * t.depth);
     ts_parallel_for(t.lanes, work > 1 << 16 ? 1 : t.lanes,
-                    weigh ? wide ? weigh_parts_f64 : weigh_parts_f32
+                    grad_weight ? wide ? grad_weight_parts_f64 : grad_weight_parts_f32
                     : wide ? sum_parts_f64 : sum_parts_f32, &t);
-    if (weigh)
+    if (grad_weight)
         move_groups(b, &t, to_x, true);
 }
 
@@ -484,7 +484,7 @@ static void make_w(const job *b, scratch *s)
     axis a[3];
     ts_kernel_windows(b->frame, -1, a);
     if (is_depthwise(c) && are_last(&b->x, &b->y)) {
-        weigh_depthwise(b, a, s);
+        grad_weight_depthwise(b, a, s);
         return;
     }
     if (has_small_groups(c, a)) {

@@ -11,9 +11,9 @@
 #include "backends/cpu/windows.h"
 
 enum {
-    DEEP_TAPS = 32,     /* taps of a window that are collected at a time */
-    DEEP_POSITIONS = 4, /* positions that share the loads of a tap's weights */
-    DEEP_WEIGHED = 9    /* taps whose gradients are summed together */
+    DEPTHWISE_TAPS = 32,     /* taps of a window that are collected at a time */
+    DEPTHWISE_POSITIONS = 4, /* positions that share the loads of a tap's weights */
+    DEPTHWISE_GRADIENTS = 9  /* taps whose gradients are summed together */
 };
 
 typedef struct depthwise {

@@ -4,7 +4,7 @@
 
 /** Taps of one or more positions: element of the first position, and weights, of channel 0. */
 typedef struct S(taps) {
-    const T *x[DEEP_TAPS], *k[DEEP_TAPS];
+    const T *x[DEPTHWISE_TAPS], *k[DEPTHWISE_TAPS];
     int64_t count;
     bool more; /* results have been stored: they are added to */
 } S(taps);
@@ -14,7 +14,7 @@ typedef struct S(taps) {
 VEC_FN void S(sum_channels)(const int positions, const S(taps) *t, const T *bias, T *to,
                             int64_t x_step, int64_t to_step, int64_t c, int64_t n)
 {
-    V sum[DEEP_POSITIONS];
+    V sum[DEPTHWISE_POSITIONS];
     TS_UNROLL(4) for (int p = 0; p < positions; p++)
         sum[p] = t->more ? F(load_n)(to + p * to_step + c, n)
                  : bias  ? F(load_n)(bias + c, n)
@@ -43,9 +43,9 @@ static void S(sum_collected)(S(taps) *t, const depthwise *d, T *to, int64_t x_st
                              int64_t low, int64_t high)
 {
     for (int64_t i = low, n; i < high; i += n) {
-        n = i + DEEP_POSITIONS <= high ? DEEP_POSITIONS : 1;
+        n = i + DEPTHWISE_POSITIONS <= high ? DEPTHWISE_POSITIONS : 1;
         if (n > 1)
-            S(sum_positions)(DEEP_POSITIONS, t, d, to + i * to_step, x_step, to_step);
+            S(sum_positions)(DEPTHWISE_POSITIONS, t, d, to + i * to_step, x_step, to_step);
         else
             S(sum_positions)(1, t, d, to + i * to_step, x_step, to_step);
         for (int64_t j = 0; j < t->count; j++)
@@ -68,7 +68,7 @@ static void S(sum_line)(const depthwise *d, const place *p, T *to, int64_t to_st
         for (int64_t j1 = 0; j1 < a[1].taps; j1++, weight += line->taps * d->channels) {
             const T *from = (const T *)line_at(&d->w, p, j0, j1);
             for (int64_t j = first; j < last && from; j++) {
-                if (t.count == DEEP_TAPS)
+                if (t.count == DEPTHWISE_TAPS)
                     S(sum_collected)(&t, d, to, x_step, to_step, low, high);
                 t.x[t.count] = from + (line->base + low * line->move + j * line->shift) * step;
                 t.k[t.count++] = weight + j * d->channels;
@@ -102,18 +102,18 @@ static void S(sum_lines)(void *ctx, int64_t begin, int64_t end)
 
 /** A tap whose gradient is computed: indices of the first two dims, offset in the last dim, and
  *  the positions of a line at which it lies in the image. */
-typedef struct S(weighed) {
+typedef struct S(grad_tap) {
     int64_t j0, j1, offset, low, high;
     const T *x; /* of the line's first position */
-} S(weighed);
+} S(grad_tap);
 
 /** Adds the products of n channels of y and of `taps` taps at positions low to high - 1 of a line
  *  to sums, (taps, LANES). */
-VEC_FN void S(weigh_line)(const int taps, const S(weighed) *tap, const T *y, int64_t x_step,
-                          int64_t y_step, int64_t low, int64_t high, int64_t n, T *sums)
+VEC_FN void S(grad_weight_line)(const int taps, const S(grad_tap) *tap, const T *y, int64_t x_step,
+                                int64_t y_step, int64_t low, int64_t high, int64_t n, T *sums)
 {
-    V sum[DEEP_WEIGHED];
-    const T *x[DEEP_WEIGHED];
+    V sum[DEPTHWISE_GRADIENTS];
+    const T *x[DEPTHWISE_GRADIENTS];
     TS_UNROLL(9) for (int j = 0; j < taps; j++) {
         sum[j] = F(set1)(0);
         x[j] = tap[j].x + low * x_step;
@@ -129,12 +129,13 @@ VEC_FN void S(weigh_line)(const int taps, const S(weighed) *tap, const T *y, int
 }
 
 /** Computes the gradients of taps first to first + count - 1 for channels c to c + n - 1. */
-VEC_FN void S(weigh_block)(const int count, const depthwise *d, int64_t first, int64_t c, int64_t n)
+VEC_FN void S(grad_weight_block)(const int count, const depthwise *d, int64_t first, int64_t c,
+                                 int64_t n)
 {
     const axis *a = d->w.axis, *line = &a[2];
     int64_t step = d->w.from.at[2], x_step = line->move * step, y_step = d->to.at[2];
-    S(weighed) tap[DEEP_WEIGHED];
-    T sums[DEEP_WEIGHED * LANES] = {0};
+    S(grad_tap) tap[DEPTHWISE_GRADIENTS];
+    T sums[DEPTHWISE_GRADIENTS * LANES] = {0};
     for (int j = 0; j < count; j++) {
         int64_t t = first + j;
         tap[j].j0 = t / line->taps / a[1].taps;
@@ -157,15 +158,15 @@ VEC_FN void S(weigh_block)(const int count, const depthwise *d, int64_t first, i
         }
         all = all && low < high;
         if (all)
-            S(weigh_line)(count, tap, y, x_step, y_step, low, high, n, sums);
+            S(grad_weight_line)(count, tap, y, x_step, y_step, low, high, n, sums);
         for (int j = 0; j < count; j++) {
             if (!tap[j].x)
                 continue;
             if (all)
-                S(weigh_line)(1, tap + j, y, x_step, y_step, high, tap[j].high, n,
-                              sums + j * LANES);
-            S(weigh_line)(1, tap + j, y, x_step, y_step, tap[j].low, all ? low : tap[j].high, n,
-                          sums + j * LANES);
+                S(grad_weight_line)(1, tap + j, y, x_step, y_step, high, tap[j].high, n,
+                                    sums + j * LANES);
+            S(grad_weight_line)(1, tap + j, y, x_step, y_step, tap[j].low,
+                                all ? low : tap[j].high, n, sums + j * LANES);
         }
     }
     for (int j = 0; j < count; j++)
@@ -174,25 +175,26 @@ VEC_FN void S(weigh_block)(const int count, const depthwise *d, int64_t first, i
 
 /** Computes the gradients of the weights of blocks begin to end - 1 of LANES channels. A last block
  *  of taps overlaps the one before. */
-VEC_FN void S(weigh_in_blocks)(const int count, const depthwise *d, int64_t begin, int64_t end)
+VEC_FN void S(grad_weight_in_blocks)(const int count, const depthwise *d, int64_t begin,
+                                     int64_t end)
 {
     for (int64_t c = begin * LANES; c < ts_min64(end * LANES, d->channels); c += LANES)
         for (int64_t t = 0; t < d->taps; t += count) {
             int64_t first = ts_min64(t, d->taps - count);
             if (c + LANES <= d->channels)
-                S(weigh_block)(count, d, first, c, LANES);
+                S(grad_weight_block)(count, d, first, c, LANES);
             else
-                S(weigh_block)(count, d, first, c, d->channels - c);
+                S(grad_weight_block)(count, d, first, c, d->channels - c);
         }
 }
 
-static void S(weigh_channels)(void *ctx, int64_t begin, int64_t end)
+static void S(grad_weight_channels)(void *ctx, int64_t begin, int64_t end)
 {
     const depthwise *d = ctx;
-    if (d->taps >= DEEP_WEIGHED)
-        S(weigh_in_blocks)(DEEP_WEIGHED, d, begin, end);
+    if (d->taps >= DEPTHWISE_GRADIENTS)
+        S(grad_weight_in_blocks)(DEPTHWISE_GRADIENTS, d, begin, end);
     else if (d->taps >= 3)
-        S(weigh_in_blocks)(3, d, begin, end);
+        S(grad_weight_in_blocks)(3, d, begin, end);
     else
-        S(weigh_in_blocks)(1, d, begin, end);
+        S(grad_weight_in_blocks)(1, d, begin, end);
 }

@@ -67,9 +67,9 @@ static int64_t direct_phases(const axis *a)
     return a->taps ? ts_min64(a->move, (a->taps - 1) * a->shift + 1) : 1;
 }
 
-/** Sets the sizes of slabs. weigh: a slab of `to` follows that of `from`. The number of parts
- *  changes results only if weigh is set. */
-static void plan_direct(direct *t, bool weigh)
+/** Sets the sizes of slabs. grad_weight: a slab of `to` follows that of `from`. The number of parts
+ *  changes results only if grad_weight is set. */
+static void plan_direct(direct *t, bool grad_weight)
 {
     int64_t channel = 1;
     for (int d = 0; d < 3; d++) {
@@ -82,8 +82,8 @@ static void plan_direct(direct *t, bool weigh)
     int64_t count = t->axis[t->split].count, extra = t->extent[t->split] - count,
             line = t->channels * (channel / t->extent[t->split]) + 1;
     int64_t most = ts_max64(DIRECT_SLAB / line - extra, ts_max64(1, extra));
-    t->kept = weigh || t->to.c == 1 ? t->rows : ts_min64(t->rows, DIRECT_ROWS);
-    if (!weigh) {
+    t->kept = grad_weight || t->to.c == 1 ? t->rows : ts_min64(t->rows, DIRECT_ROWS);
+    if (!grad_weight) {
         most = ts_min64(most, DIRECT_SLAB / (t->kept * (channel / t->extent[t->split])) + 1);
         most = ts_min64(most, ts_ceil_div(count * t->batch * t->groups, ts_num_threads()));
     }
@@ -97,7 +97,7 @@ static void plan_direct(direct *t, bool weigh)
     int64_t counts[3] = {t->axis[0].count, t->axis[1].count, t->axis[2].count};
     counts[t->split] = most;
     t->positions = ((counts[0] - 1) * t->extent[1] + counts[1] - 1) * t->extent[2] + counts[2];
-    if (weigh) /* lines of y without gaps */
+    if (grad_weight) /* lines of y without gaps */
         t->positions = counts[0] * counts[1] * counts[2];
     t->scratch_each = t->slab + t->kept * (t->positions + DIRECT_SLACK);
     t->scratch_each = ts_ceil_div(t->scratch_each, 16) * 16;

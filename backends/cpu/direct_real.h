@@ -72,8 +72,8 @@ static void S(sum_parts)(void *ctx, int64_t begin, int64_t end)
 
 /** Adds the products of `rows` channels of y and `taps` rows of windows to w, (rows, depth). x: the
  *  slab; y: dense lines of channels y_row elements apart. */
-VEC_FN void S(weigh_taps)(const int rows, const int taps, const direct *t, const T *x,
-                          const int64_t *offset, const T *y, int64_t y_row, T *w)
+VEC_FN void S(grad_weight_taps)(const int rows, const int taps, const direct *t, const T *x,
+                                const int64_t *offset, const T *y, int64_t y_row, T *w)
 {
     const axis *a = t->axis;
     int64_t n = a[2].count, whole = n / LANES * LANES;
@@ -107,18 +107,18 @@ VEC_FN void S(weigh_taps)(const int rows, const int taps, const direct *t, const
         TS_UNROLL(8) for (int j = 0; j < taps; j++) w[r * t->depth + j] += F(hsum)(sum[r][j]);
 }
 
-VEC_FN void S(weigh_rows)(const int rows, const int taps, const direct *t, const T *slab,
-                          const T *y, int64_t y_row, T *w)
+VEC_FN void S(grad_weight_rows)(const int rows, const int taps, const direct *t, const T *slab,
+                                const T *y, int64_t y_row, T *w)
 {
     int64_t e = 0;
     for (; e + taps <= t->depth; e += taps)
-        S(weigh_taps)(rows, taps, t, slab, t->offset + e, y, y_row, w + e);
+        S(grad_weight_taps)(rows, taps, t, slab, t->offset + e, y, y_row, w + e);
     for (; e < t->depth; e++)
-        S(weigh_taps)(rows, 1, t, slab, t->offset + e, y, y_row, w + e);
+        S(grad_weight_taps)(rows, 1, t, slab, t->offset + e, y, y_row, w + e);
 }
 
 /** Computes the gradients of the weights of groups, lane by lane. */
-static void S(weigh_parts)(void *ctx, int64_t begin, int64_t end)
+static void S(grad_weight_parts)(void *ctx, int64_t begin, int64_t end)
 {
     const direct *all = ctx;
     for (int64_t lane = begin; lane < end; lane++)
@@ -134,9 +134,9 @@ static void S(weigh_parts)(void *ctx, int64_t begin, int64_t end)
                 fill_slab(&t, (char *)slab);
                 copy_lines(&t, (char *)y, channel, row, 0, t.rows, false);
                 for (; r + 4 <= t.rows; r += 4)
-                    S(weigh_rows)(4, 4, &t, slab, y + r * channel, channel, w + r * t.depth);
+                    S(grad_weight_rows)(4, 4, &t, slab, y + r * channel, channel, w + r * t.depth);
                 for (; r < t.rows; r++)
-                    S(weigh_rows)(1, 8, &t, slab, y + r * channel, channel, w + r * t.depth);
+                    S(grad_weight_rows)(1, 8, &t, slab, y + r * channel, channel, w + r * t.depth);
             }
         }
 }

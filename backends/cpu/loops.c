@@ -16,7 +16,7 @@ typedef struct walk {
     const void *params;
 } walk;
 
-/** Elements begin..end of the space, in row-major order of the dims. */
+/** Runs the loop over elements begin to end - 1 of the space, in row-major order of the dims. */
 static void run_range(void *ctx, int64_t begin, int64_t end)
 {
     const walk *w = ctx;
@@ -202,8 +202,8 @@ static void move_block(const layout *l, bool in, char *block, int64_t *at, int64
     }
 }
 
-/** The element at p, of 1, 2, 4 or 8 bytes, over and over. */
-static uint64_t repeated(const char *p, int item)
+/** A word filled with copies of the element at p, which has 1, 2, 4 or 8 bytes. */
+static uint64_t word_of_copies(const char *p, int item)
 {
     uint64_t word;
     uint32_t word4;
@@ -225,7 +225,7 @@ static void fill_runs(const layout *l, const char *block, int64_t *at, int64_t n
         to += at[d] * l->strides[d];
     for (int64_t i = 0; i < n; i++, block += l->item) {
         typedef uint64_t words __attribute__((vector_size(TS_FILL_LINE)));
-        words line = repeated(block, l->item) - (words){0};
+        words line = word_of_copies(block, l->item) - (words){0};
         ts_fill_bytes(to, run, (const char *)&line);
         for (int d = 0; d < l->ndim; d++) {
             to += l->strides[d];
@@ -246,13 +246,13 @@ typedef struct blocks {
     layout layouts[TS_MAX_OPERANDS];
 } blocks;
 
-/** True if the operand is a block's elements, over and over. */
+/** True if each block of `length` elements has the same elements of the operand. */
 static bool is_repeated(const layout *l, int64_t length)
 {
     return l->ndim == 2 && l->strides[1] == 0 && length % l->sizes[0] == 0;
 }
 
-/** Blocks begin..end of the space. */
+/** Runs the loop over blocks begin to end - 1 of the space. */
 static void run_blocks(void *ctx, int64_t begin, int64_t end)
 {
     const blocks *b = ctx;
@@ -388,8 +388,9 @@ typedef struct conversions {
     ts_loop loop;
     const void *params;
     int operands, item;             /* item: bytes of an element that the loop reads */
-    ts_loop round[TS_MAX_OPERANDS]; /* of operand k to the half in which the op computes, before */
-    ts_loop apply[TS_MAX_OPERANDS]; /* of operand k to the loop's dtype, and of the loop's result */
+    /* round: to the half in which the op computes, before apply. apply: to the loop's dtype; of
+     * operand 0, the result, from the loop's dtype */
+    ts_loop round[TS_MAX_OPERANDS], apply[TS_MAX_OPERANDS];
 } conversions;
 
 static void converting_loop(char *const *data, const int64_t *strides, int64_t n,
@@ -472,7 +473,7 @@ static bool has_wide_number(const ts_frame *f)
     return tensor && number;
 }
 
-/** Any dtype, any space. */
+/** ts_cpu_pointwise() for any dtype and space. */
 static __attribute__((noinline)) ts_status pointwise_any(ts_frame *f, const ts_loop *loops,
                                                          const void *params, int cost)
 {

@@ -164,8 +164,8 @@ typedef struct ts_cpu_recipes {
                 fn(p##_get(d[1] + i * s[1], s[1], m), p##_get(d[2] + i * s[2], s[2], m), params)); \
         }                                                                                          \
     }                                                                                              \
-    /* Where whole vectors of an operand are: `at`, or `same` with copies of a broadcast element.  \
-     * *step: elements to the next vector. */                                                      \
+    /* Returns the address of an operand's vectors: `at`, or `same`, filled with copies of a       \
+     * broadcast element. *step: elements to the next vector. */                                   \
     VEC_FN const T *p##_whole(const char *at, int64_t stride, T *same, int64_t *step)              \
     {                                                                                              \
         *step = stride ? L : 0;                                                                    \

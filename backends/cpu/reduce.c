@@ -289,7 +289,7 @@ static ts_status norm(ts_frame *f)
     return reduce(f, p == 1 ? FOLD_ABS : FOLD_ABSMAX, FINISH_NONE);
 }
 /** Kernel of all and any. Over no elements, all is true and any is false. */
-static ts_status truth(ts_frame *f, bool all)
+static ts_status all_or_any(ts_frame *f, bool all)
 {
     const ts_tensor *t = f->args[0].t;
     ts_tensor *out = f->rets[0].t;
@@ -302,8 +302,8 @@ static ts_status truth(ts_frame *f, bool all)
     TS_V(ts_reduce_truth)(t, f->plan->reduced, all, (uint8_t *)out->data);
     return TS_OK;
 }
-static ts_status all(ts_frame *f) { return truth(f, true); }
-static ts_status any(ts_frame *f) { return truth(f, false); }
+static ts_status all(ts_frame *f) { return all_or_any(f, true); }
+static ts_status any(ts_frame *f) { return all_or_any(f, false); }
 
 /** Folds the deviations into y again for results whose mean was not accurate enough. distances has
  * room for one number per mean. */

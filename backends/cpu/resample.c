@@ -404,7 +404,7 @@ static ts_status run(ts_frame *f, resample_job *job)
         return TS_OK;
     ts_slots slots;
     int64_t room = ts_max64(width->zero, width->in) + width->out + 32;
-    TS_TRY(ts_slots_begin(f, &slots, rows, (job->last ? ts_max64(room, SUMMED) : room) * 8,
+    TS_TRY(ts_slots_begin(f, &slots, rows, (job->last ? ts_max64(room, SUMMED_CHANNELS) : room) * 8,
                           "rows of an image"));
     job->slots = &slots;
     ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, bodies[f->plan->compute], job);

@@ -8,7 +8,7 @@
 enum { LONG_TAPS = 16, /* fewest contiguous taps that are summed in vectors */
        PIXEL_VECTORS = 4, /* vectors that are summed together */
        MANY_TAPS = 32,    /* fewest pixels of a window that are read in the order of memory */
-       SUMMED = 1024 };   /* most channels that are summed together in memory */
+       SUMMED_CHANNELS = 1024 }; /* most channels that are summed together in memory */
 #endif
 
 /** A row of the result and the tables that say which rows of the argument it reads. */
@@ -159,13 +159,14 @@ VEC_FN void S(combine_pixel)(ts_dtype kind, const resample_job *job, const S(row
 }
 
 /** Computes all channels of pixel o as combine_pixel() does, for many taps: reads the pixels of the
- * argument in the order of memory, and adds them to the sums of up to SUMMED channels in acc. */
+ * argument in the order of memory, and adds them to the sums of up to SUMMED_CHANNELS channels in
+ * acc. */
 VEC_FN void S(combine_window)(ts_dtype kind, const resample_job *job, const S(row_taps) *t,
                               int64_t to, int64_t o, T *acc)
 {
     const table *width = &job->axis[2];
     for (int64_t c = 0, n; c < job->channels; c += n) {
-        n = ts_min64(SUMMED, job->channels - c);
+        n = ts_min64(SUMMED_CHANNELS, job->channels - c);
         for (int64_t i = 0; i < n; i += LANES)
             F(store)(acc + i, F(zero)());
         EACH_ROW(*t, dk, hk) {
@@ -207,7 +208,9 @@ VEC_FN bool S(same_taps)(const table *t, int64_t a, int64_t b)
     return same;
 }
 
-VEC_FN void S(resample_some)(ts_dtype kind, const resample_job *job, int64_t begin, int64_t end)
+/** Computes rows begin to end - 1 of the result. A row that reads the same rows as the row before
+ * it is a copy. */
+VEC_FN void S(resample_range)(ts_dtype kind, const resample_job *job, int64_t begin, int64_t end)
 {
     const table *width = &job->axis[2];
     T *acc = ts_slot(job->slots), *out = acc + width->zero + LANES;
@@ -346,7 +349,7 @@ VEC_FN void S(resample_parts)(ts_dtype kind, const line_job *job, int64_t begin,
 #define BODY(of, kind)                                                                             \
     static void resample_rows_##of(void *ctx, int64_t begin, int64_t end)                          \
     {                                                                                              \
-        S(resample_some)(kind, ctx, begin, end);                                                   \
+        S(resample_range)(kind, ctx, begin, end);                                                  \
     }                                                                                              \
     static void resample_lines_##of(void *ctx, int64_t begin, int64_t end)                         \
     {                                                                                              \

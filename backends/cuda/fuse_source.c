@@ -179,11 +179,10 @@ static void put_address(text *t, const ts_cuda_group *g, int i)
         put(t, "at.of(t%d)", i);
 }
 
-static void put_loads(text *t, const ts_cuda_group *g)
+/** Opens the loop over a thread's accesses. It defines i, the index; `at`, the place; and `some`,
+ *  the number of elements. */
+static void put_loop_head(text *t, const ts_cuda_group *g)
 {
-    for (int i = 0; i < g->nvalues; i++)
-        if (g->values[i].read)
-            put(t, "    vec<%s, %d> x%d[%d];\n", types[g->values[i].dtype], g->width, i, g->unroll);
     put(t, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
            "        const index i = first + u * %d;\n"
            "        if (i >= s.accesses)\n            break;\n"
@@ -193,6 +192,14 @@ static void put_loads(text *t, const ts_cuda_group *g)
         put(t, "        const int some = i == s.accesses - 1 ? s.tail : %d;\n", g->width);
     else
         put(t, "        constexpr int some = %d;\n", g->width);
+}
+
+static void put_loads(text *t, const ts_cuda_group *g)
+{
+    for (int i = 0; i < g->nvalues; i++)
+        if (g->values[i].read)
+            put(t, "    vec<%s, %d> x%d[%d];\n", types[g->values[i].dtype], g->width, i, g->unroll);
+    put_loop_head(t, g);
     for (int i = 0; i < g->nvalues; i++) {
         const ts_cuda_group_value *v = &g->values[i];
         if (!v->read)
@@ -260,15 +267,7 @@ static void put_call(text *t, const ts_cuda_group *g, int c, const name *names, 
 static void put_calls(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1],
                       int *version)
 {
-    put(t, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
-           "        const index i = first + u * %d;\n"
-           "        if (i >= s.accesses)\n            break;\n"
-           "        const place<%d, index> at(s, i);\n",
-        g->unroll, TS_CUDA_GROUP_THREADS, g->ndim);
-    if (g->tail)
-        put(t, "        const int some = i == s.accesses - 1 ? s.tail : %d;\n", g->width);
-    else
-        put(t, "        constexpr int some = %d;\n", g->width);
+    put_loop_head(t, g);
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].written)
             put(t, "        vec<%s, %d> y%d;\n", types[g->values[i].dtype], g->width, i);

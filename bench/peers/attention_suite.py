@@ -148,7 +148,7 @@ def run(options, torch, library, write):
             except Exception as error:  # one broken case must not hide the others
                 failures.append(f'{label}: {error}')
                 write(case, [], str(error).splitlines()[0] if str(error) else repr(error))
-            library.forget()
+            library.release()
         torch.cuda.empty_cache()
     write.summary()
     return failures

@@ -153,7 +153,7 @@ def measure(torch, library, case):
             [partial(ours.microseconds, tensors)]
             + [partial(cuda_suite.replay_us, torch, graph) for graph in graphs])
         ours.free()
-    library.forget()
+    library.release()
     torch._dynamo.reset()
     torch.cuda.empty_cache()
     return times, count
@@ -171,7 +171,7 @@ def run(options, torch, library, write):
             text = str(error).splitlines()[0] if str(error) else repr(error)
             failures.append(f'{" ".join(name)}: {text}')
             write(name, None, None, None, None, text)
-            library.forget()
+            library.release()
     write.summary()
     return failures
 

@@ -1,12 +1,12 @@
 """
-Compares convolutions of halves with cuDNN (through PyTorch, in its benchmark mode) on a GPU: y, the
-gradient of x and the gradient of the weight, on channels-last operands. Without --random, the
-layers of ResNet-50 at batch 64 and of a U-Net with 31 million parameters at batch 16 and 256 x 256,
-in bf16; --random N --seed S draws N layers, in bf16 and f16.
+Compares convolutions with cuDNN (through PyTorch, in its benchmark mode) on a GPU: y, the gradient
+of x and the gradient of the weight, on channels-last operands. Without --random it measures, in
+bf16, the layers of ResNet-50 at batch 64 and of a U-Net with 31 million parameters at batch 16 and
+256 x 256. --random N --seed S draws N layers, in bf16 and f16.
 
-Calls are queued behind a long kernel, so times exclude the host's. The sides' batches of calls
-alternate, and the fastest batch counts; operands may be in the second-level cache. Results are
-compared with PyTorch's in f32. ratio: cuDNN's time / Tessera's (above 1: Tessera is faster).
+Calls are queued behind a long kernel, so the times are those of the device. Both sides run batches
+of calls in turns, and the fastest batch counts; operands may be in the second-level cache. Results
+are compared with PyTorch's in f32. ratio: cuDNN's time / Tessera's (above 1: Tessera is faster).
 """
 # SPDX-License-Identifier: MIT
 import ctypes
@@ -62,7 +62,7 @@ class Layer:
 
 
 def layers():
-    """Of ResNet-50 and of the U-Net."""
+    """Yields the layers of ResNet-50 and of the U-Net."""
     size = [(64, 3, 224, 64, 7, 2), (64, 64, 56, 64, 1, 1), (64, 64, 56, 64, 3, 1),
             (64, 64, 56, 256, 1, 1), (64, 256, 56, 64, 1, 1), (64, 256, 56, 128, 1, 1),
             (64, 256, 56, 512, 1, 2), (64, 128, 56, 128, 3, 2), (64, 128, 28, 128, 3, 1),
@@ -130,7 +130,7 @@ def draw(seed, number):
             return layer
 
 
-def last(t):
+def channels_last(t):
     if t.dim() in (4, 5):
         return t.contiguous(memory_format=torch.channels_last if t.dim() == 4
                             else torch.channels_last_3d)
@@ -151,8 +151,8 @@ class Bench:
                              ctypes.c_int, ctypes.c_int]
 
     def side(self, args, upstream, leaf, like):
-        """(function of `turns` that returns ns per call, result): of the convolution, or of its
-        gradient for one leaf, which alone requires grad."""
+        """Returns (run, result): of the convolution if leaf is None, else of its gradient for that
+        leaf. run(turns) returns ns per call."""
         library = self.library
         for t in args[:2]:
             library.c.ts_set_requires_grad(library.tensor(t), t is leaf)
@@ -175,7 +175,7 @@ class Bench:
         """Yields (direction, Tessera's us, cuDNN's us)."""
         library = self.library
         torch.manual_seed(1)
-        x, w, g = (last(torch.randn(sizes, device='cuda', dtype=layer.dtype))
+        x, w, g = (channels_last(torch.randn(sizes, device='cuda', dtype=layer.dtype))
                    for sizes in (layer.x, layer.weight, layer.y))
         with library.scope(), torch.no_grad():
             try:
@@ -193,7 +193,7 @@ class Bench:
                     best = sweep.judge(partial(sweep.fastest, runs), self.seconds)
                     yield direction, best[0] / 1e3, best[1] / 1e3
             finally:
-                library.forget()
+                library.release()
         torch.cuda.empty_cache()
 
 

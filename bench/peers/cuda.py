@@ -96,7 +96,7 @@ class Library(tessera.Library):
         self.copy(made.data_ptr(), self.c.ts_data(dense), made.numel() * made.element_size())
         return made
 
-    def forget(self):
+    def release(self):
         self.copies.clear()
 
     def microseconds(self, sequence, turns):

@@ -145,7 +145,7 @@ class Bench:
                 times = [us / len(sets) for us in in_turns(sides)]
                 return times[0], times[1], times[2] if len(times) > 2 else None
         finally:
-            library.forget()
+            library.release()
             sets = graphs = sides = None
             torch.cuda.empty_cache()
 

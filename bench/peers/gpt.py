@@ -145,7 +145,7 @@ def status(field):
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def forget_peak():
+def reset_peak():
     """Resets the process's peak of resident memory (VmHWM)."""
     with open('/proc/self/clear_refs', 'w', encoding='ascii') as file:
         file.write('5')
@@ -157,7 +157,7 @@ def growth(side, build, threads):
     if side == 'ours':
         library = tessera.library(build)
         library.ts_set_num_threads(threads)
-        forget_peak()
+        reset_peak()
         before = status('VmRSS')
         Ours(build).run(steps)
     else:
@@ -165,7 +165,7 @@ def growth(side, build, threads):
         torch.set_num_threads(threads)
         small = torch.randn(64, 64, requires_grad=True)
         (small @ small).sum().backward()  # loads the libraries of product and backward
-        forget_peak()
+        reset_peak()
         before = status('VmRSS')
         step = torch_step(*torch_model(), fused=True)
         for _ in range(steps):

@@ -1,7 +1,7 @@
 """
-PyTorch's calls in the random sweep for operators that the oracle compares with a formula or not at
-all: the fastest calls that PyTorch offers. A function of PEERS takes the operator's arguments and
-returns a call without arguments, or several by name; calls that raise are omitted.
+The fastest calls of PyTorch for drawn cases of operators whose result the oracle compares with a
+formula or not at all. A function of PEERS takes the operator's arguments and returns a call without
+arguments, or several by name; calls that raise are omitted.
 """
 # SPDX-License-Identifier: MIT
 import math
@@ -73,7 +73,7 @@ def bernoulli(p, sizes, dtype, _, device):
 
 @peer('dropout_backward')
 def dropout_backward(grad, p, _seed, _offset, device):
-    mask = torch.rand(grad.shape, device=device) > p  # which a forward has kept
+    mask = torch.rand(grad.shape, device=device) > p  # as a forward pass saves it
     return partial(aten.native_dropout_backward, grad, mask, 1 / (1 - p))
 
 
@@ -148,8 +148,9 @@ def logits_backward(g, x, t, reduction):
 @peer('kl_div_backward')
 def kl_div_backward(g, x, t, reduction, log):
     def call():
-        by = g / (x.shape[0] if reduction == 3 and x.dim() else 1) if reduction == 3 else \
-            per_element(g, x, reduction)
+        by = per_element(g, x, reduction)
+        if reduction == 3:
+            by = g / x.shape[0] if x.dim() else g
         if log:
             p = t.exp()
             return -p * by, p * (t - x + 1) * by
@@ -159,8 +160,8 @@ def kl_div_backward(g, x, t, reduction, log):
 
 @peer('nll_loss_backward')
 def nll_loss_backward(g, x, t, reduction, ignore):
-    """The number of positions is computed before, as by a forward. For (rows, classes, positions)
-    PyTorch has only the form for images."""
+    """The call gets the number of positions that are not ignored, as from a forward pass. PyTorch
+    has only the form for images for (rows, classes, positions)."""
     count = (t != ignore).sum().to(x.dtype)
     if x.dim() == 2:
         return partial(aten.nll_loss_backward, g, x, t, None, ATEN[reduction], ignore, count)
@@ -172,7 +173,7 @@ def nll_loss_backward(g, x, t, reduction, ignore):
 
 @peer('cross_entropy_backward')
 def cross_entropy_backward(g, x, t, _lse, reduction, ignore, smoothing):
-    """Uses log-probabilities that a forward has kept; with smoothing, autograd."""
+    """Reads the log-probabilities that a forward pass saves; with smoothing, uses autograd."""
     if smoothing:
         y = x.detach().requires_grad_()
         with torch.enable_grad():

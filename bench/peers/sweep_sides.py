@@ -264,7 +264,7 @@ class OnCpu(Ours):
     def found(self, address, _like):
         return self.read(address, torch)
 
-    def forget(self):
+    def release(self):
         for compiled in self.compiled:
             self.c.ts_compiled_free(compiled)
         self.compiled.clear()
@@ -329,8 +329,8 @@ class OnGpu(OnCpu, cuda.Library):
     def found(self, address, like):
         return cuda.Library.read(self, address, like)
 
-    def forget(self):
-        super().forget()
+    def release(self):
+        super().release()
         self.copies.clear()
 
 
@@ -581,7 +581,7 @@ class Bench:
             torch.set_num_threads(threads)
             self.c.ts_set_num_threads(threads)
             self.place(torch, self.library, threads, self.options.realtime)
-            self.library.forget()
+            self.library.release()
             self.clock = CpuClock(SETTLE_S if threads > 1 else 0)
 
     def time(self, seed, number, seconds):
@@ -592,7 +592,7 @@ class Bench:
         except (tessera.Failed, *REFUSALS) as error:
             raise sweep.Skipped(f'{name}: {first_line(error)}') from error
         finally:
-            self.library.forget()
+            self.library.release()
             if self.kind == 'cuda':
                 self.check_device()
 

@@ -97,7 +97,7 @@ static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j
 }
 
 /** Dropout's factor for the weight of row i and key j: 0, or 1 / (1 - p). */
-static double kept(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
+static double dropout_factor(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     uint64_t n = (uint64_t)(((b * p->heads + h) * p->rows + i) * p->keys + j);
     if (p->dropout_p == 0)
@@ -121,7 +121,7 @@ static void forward_row(const problem *p, int64_t b, int64_t h, int64_t i, doubl
         sum += exp(s[j] - most);
     *lse = most + log(sum);
     for (int64_t j = 0; j < keys; j++) {
-        double w = exp(s[j] - *lse) * kept(p, b, h, i, j);
+        double w = exp(s[j] - *lse) * dropout_factor(p, b, h, i, j);
         for (int64_t e = 0; e < p->value_depth; e++)
             y[e] += w * p->v->x[key_at(p, b, h, j) * p->value_depth + e];
     }
@@ -166,13 +166,14 @@ static void backward_row(const problem *p, const ts_ref *r, int64_t b, int64_t h
         delta += g[e] * out[e];
     for (int64_t j = 0; j < count_of(p, 1, b); j++) {
         int64_t key = key_at(p, b, h, j);
-        double slope = 0, s = score(p, b, h, i, j, &slope), grown = kept(p, b, h, i, j), dw = 0;
+        double slope = 0, s = score(p, b, h, i, j, &slope), dw = 0,
+               factor = dropout_factor(p, b, h, i, j);
         if (s == -INFINITY)
             continue;
         double w = exp(s - r->a[6].x[at]);
         for (int64_t e = 0; e < values; e++) {
-            dw += grown * g[e] * p->v->x[key * values + e];
-            to[2][key * values + e] += w * grown * g[e];
+            dw += factor * g[e] * p->v->x[key * values + e];
+            to[2][key * values + e] += w * factor * g[e];
         }
         double dt = w * (dw - delta) * slope * p->scale;
         for (int64_t d = 0; d < p->depth; d++) {

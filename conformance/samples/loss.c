@@ -29,8 +29,8 @@ static int64_t first(const classes *k, int64_t p)
 }
 
 /** Writes result 0: the losses of n positions, their sum, or the sum / count, by the reduction. */
-static void give(ts_ref *r, const double *losses, int64_t n, int64_t reduction, double count,
-                 const int64_t *sizes, int ndim)
+static void set_loss(ts_ref *r, const double *losses, int64_t n, int64_t reduction, double count,
+                     const int64_t *sizes, int ndim)
 {
     double *y = ref_ret(r, 0, sizes, reduction == TS_REDUCTION_NONE ? ndim : 0);
     for (int64_t p = 0; p < n; p++)
@@ -66,7 +66,8 @@ static void ref_cross_entropy(ts_ref *r)
             losses[p] = (1 - smoothing) * (lse[p] - x[(int64_t)k.target->x[p] * k.step]) +
                         smoothing * (lse[p] - all / (double)k.n);
     }
-    give(r, losses, k.positions, r->a[2].i, (double)k.counting, k.target->sizes, k.target->ndim);
+    set_loss(r, losses, k.positions, r->a[2].i, (double)k.counting, k.target->sizes,
+             k.target->ndim);
 }
 
 /* args: grad, self, target, lse, reduction, ignore_index, label_smoothing; lse may hold anything */
@@ -124,7 +125,8 @@ static void ref_nll_loss(ts_ref *r)
     for (int64_t p = 0; p < k.positions; p++)
         if (k.target->x[p] != k.ignore)
             losses[p] = -k.x->x[first(&k, p) + (int64_t)k.target->x[p] * k.step];
-    give(r, losses, k.positions, r->a[2].i, (double)k.counting, k.target->sizes, k.target->ndim);
+    set_loss(r, losses, k.positions, r->a[2].i, (double)k.counting, k.target->sizes,
+             k.target->ndim);
 }
 
 static void ref_nll_loss_backward(ts_ref *r)
@@ -207,7 +209,7 @@ static void pairs(ts_ref *r, pair_fn *fn)
     double *losses = ref_scratch(r, x->numel), dx, dt;
     for (int64_t e = 0; e < x->numel; e++)
         losses[e] = fn(x->x[e], r->a[1].x[e], r->a[3].d, &dx, &dt);
-    give(r, losses, x->numel, r->a[2].i, pair_count(x, r->a[2].i), x->sizes, x->ndim);
+    set_loss(r, losses, x->numel, r->a[2].i, pair_count(x, r->a[2].i), x->sizes, x->ndim);
 }
 
 static void pairs_backward(ts_ref *r, pair_fn *fn)

@@ -33,7 +33,7 @@ static void ref_nonzero(ts_ref *r)
 }
 
 /** Sizes of self and mask, broadcast; returns the number of elements. */
-static int64_t both(const ts_ref *r, int64_t *sizes, int *ndim)
+static int64_t broadcast_sizes(const ts_ref *r, int64_t *sizes, int *ndim)
 {
     const ts_ref_arg *a = &r->a[0], *m = &r->a[1];
     *ndim = a->ndim > m->ndim ? a->ndim : m->ndim;
@@ -48,7 +48,7 @@ static void ref_masked_select(ts_ref *r)
 {
     int64_t sizes[TS_MAX_DIMS], total = 0, at = 0;
     int ndim;
-    int64_t n = both(r, sizes, &ndim);
+    int64_t n = broadcast_sizes(r, sizes, &ndim);
     for (int64_t e = 0; e < n; e++)
         total += ref_at(&r->a[1], sizes, ndim, e) != 0;
     double *y = ref_ret(r, 0, &total, 1);
@@ -61,7 +61,7 @@ static void ref_masked_scatter(ts_ref *r)
 {
     int64_t sizes[TS_MAX_DIMS], next = 0;
     int ndim;
-    int64_t n = both(r, sizes, &ndim);
+    int64_t n = broadcast_sizes(r, sizes, &ndim);
     double *y = ref_ret(r, 0, sizes, ndim);
     for (int64_t e = 0; e < n; e++) {
         bool chosen = ref_at(&r->a[1], sizes, ndim, e) != 0;

@@ -25,8 +25,8 @@ static void ref_cumsum(ts_ref *r)
             }
 }
 
-/* If all elements are equal (expanded), the rounding errors of successive sums do not cancel: c =
- * 2. */
+/* The factor c of the tolerance is 2, because the rounding errors of successive sums do not cancel
+ * if all elements are equal (expanded). */
 #define SUM .c = 2, .depth = SWEEP, .grad = true, .many = 1009
 static const ts_sample samples[] = {
     {"cumsum", "last dim", {T(3, SWEEP), INT(-1), BOOL(false)}, ref_cumsum, SUM, .inplace = true,

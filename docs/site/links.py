@@ -43,7 +43,7 @@ class Page(html.parser.HTMLParser):
 
 
 def check(folder):
-    """(mistakes, pages, links)"""
+    """Returns (mistakes, number of pages, number of links)."""
     pages = {}
     for root, _, names in os.walk(folder):
         for name in names:

@@ -31,7 +31,7 @@ TS_BEGIN_DECLS
 
 /** One run of a rule. */
 typedef struct ts_vjp_call ts_vjp_call;
-typedef ts_status (*ts_vjp_rule)(ts_vjp_call *call);
+typedef ts_status (*ts_vjp_rule)(ts_vjp_call *call); /**< a gradient rule */
 
 /** Bits that name the tensors to save for a rule: argument i of the op, result i. */
 #define TS_SAVE_ARG(i) (1u << (i))

@@ -301,7 +301,7 @@ typedef struct ts_op_opts {
  *  TS_ERR_VALUE (size). */
 TS_API ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op);
 
-/* Outside of a shape rule, the functions below record TS_ERR_STATE and change nothing. */
+/* For shape rules. In a layer, or for an op without a rule, these functions record TS_ERR_STATE. */
 /** Declares result i of a rule: its sizes (copied) and dtype, on the device of the tensor
  *  arguments. Errors: TS_ERR_DEVICE if they are on different devices, TS_ERR_VALUE (i, ndim),
  *  TS_ERR_DTYPE, TS_ERR_NULL. */

@@ -57,8 +57,8 @@ TS_API ts_status ts_nan_finder(ts_layer_scope scope, bool on);
 /** Makes the NaN finder check ops again after it has found a NaN or an infinity. */
 TS_API void ts_nan_finder_reset(void);
 
-/** Switches the shape logger on or off. The logger reports each op with the sizes, dtypes and
- *  devices of its arguments and results. */
+/** Switches the shape logger on or off. The logger reports each call that succeeds, with the
+ *  sizes, dtypes and devices of its arguments and results. */
 TS_API ts_status ts_shape_logger(ts_layer_scope scope, bool on);
 
 /**

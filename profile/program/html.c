@@ -322,7 +322,7 @@ static void print_advice(const page *p)
         fprintf(p->out, "; gain at most %.0f %%</li>\n", 100 * number(advice, "gain_at_most"));
     }
     if (!json_array_size(all))
-        fputs("<li>None of the rules fires.</li>\n", p->out);
+        fputs("<li>There is no advice for this profile.</li>\n", p->out);
     fputs("</ul>\n", p->out);
 }
 
@@ -425,16 +425,16 @@ static void print_head(const page *p)
     fprintf(p->out,
             ", whose ceilings with %.0f %s were measured as %.1f GFLOP/s in products and %.1f "
             "elementwise. Rows sum to the wall time within %.4f %%; %.0f rows are above a ceiling; "
-            "%.0f steps had no room, %.0f calls are in rows without shapes.",
+            "%.0f steps are lost; %.0f calls are in rows without shapes.",
             number(m, "threads"), threads_of(m), number(m, "gemm_flops") / 1e9,
             number(m, "vector_flops") / 1e9,
             100 * fabs(number(i, "missing_share")), number(i, "errors"), number(i, "lost_steps"),
             number(i, "shared_calls"));
     if (number(i, "lost_calls") > 0)
-        fprintf(p->out, " INCOMPLETE: %.0f calls had no room in the trace.",
+        fprintf(p->out, " INCOMPLETE: %.0f calls are missing from the trace, which is full.",
                 number(i, "lost_calls"));
     if (number(memory, "lost") > 0)
-        fprintf(p->out, " INCOMPLETE: %.0f allocations had no room in the log.",
+        fprintf(p->out, " INCOMPLETE: %.0f allocations are missing from the log, which is full.",
                 number(memory, "lost"));
     if (number(i, "overwritten_calls") > 0)
         fprintf(p->out, " The trace has the latest calls; %.0f older ones were overwritten.",

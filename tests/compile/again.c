@@ -61,9 +61,9 @@ static ts_compile_stats check_steps(double dropout, const ts_compile_opts *opts)
         OK(ts_compiled_call(c, &x, 1, &loss, 1));
         ts_manual_seed(k);
         OK(train(&b, &x, 1, &want, 1));
-        ck_assert(same_there(loss, want));
+        ck_assert(same_values(loss, want));
         for (int i = 0; i < 4; i++)
-            ck_assert(same_there(a.w[i], b.w[i]));
+            ck_assert(same_values(a.w[i], b.w[i]));
     }
     ts_compile_stats stats = ts_compiled_get_stats(c);
     if (stats.recomputed)
@@ -127,10 +127,10 @@ TS_TEST(a_value_that_is_computed_again_is_in_no_epilogue_before_the_peak,
 {
     TS_SCOPE;
     ts_compiled *c = ts_compile(around_a_peak, NULL, TS_OPTS(ts_compile_opts, .recompute = 1));
-    ts_tensor *in[] = {there(3, TS_SIZES(32, 32)), there(4, TS_SIZES(128, 32))}, *got, *want;
+    ts_tensor *in[] = {remote(3, TS_SIZES(32, 32)), remote(4, TS_SIZES(128, 32))}, *got, *want;
     OK(ts_compiled_call(c, in, 2, &got, 1));
     OK(around_a_peak(NULL, in, 2, &want, 1));
-    ck_assert(same_there(got, want));
+    ck_assert(same_values(got, want));
     ts_compile_stats stats = ts_compiled_get_stats(c);
     ck_assert_int_eq(stats.recomputed, 1);
     ck_assert_int_lt(stats.peak, stats.kept_peak);

@@ -106,7 +106,7 @@ static ts_status update(TRACED)
 }
 static weights weights_new(void)
 {
-    return (weights){there(1, TS_SIZES(5, 7)), there(2, TS_SIZES(5, 7)), 0.25, true};
+    return (weights){remote(1, TS_SIZES(5, 7)), remote(2, TS_SIZES(5, 7)), 0.25, true};
 }
 
 TS_TEST(replays_have_the_bits_of_calls_and_results_stay, MOCK)
@@ -118,7 +118,7 @@ TS_TEST(replays_have_the_bits_of_calls_and_results_stay, MOCK)
     ts_tensor *got[CALLS][2], *want[CALLS][2];
     ts_manual_seed(3);
     for (int k = 0; k < CALLS; k++) {
-        ts_tensor *x = there(10 + (uint64_t)k, TS_SIZES(5, 7)); /* a new address in each call */
+        ts_tensor *x = remote(10 + (uint64_t)k, TS_SIZES(5, 7)); /* a new address in each call */
         a.rate = b.rate = k < 20 ? 0.01 * k : 0.3;
         uint32_t version = a.w->storage->version;
         ts_rng_state begin = ts_rng_get_state();
@@ -129,10 +129,10 @@ TS_TEST(replays_have_the_bits_of_calls_and_results_stay, MOCK)
         OK(update(&b, &x, 1, want[k], 2));
         ck_assert_uint_eq(ts_rng_get_state().offset, end.offset);
         ck_assert_uint_eq(a.w->storage->version - version, b.w->storage->version - before);
-        ck_assert(same_there(a.w, b.w) && same_there(a.moment, b.moment));
+        ck_assert(same_values(a.w, b.w) && same_values(a.moment, b.moment));
     }
     for (int k = 0; k < CALLS; k++)
-        ck_assert(same_there(got[k][0], want[k][0]) && same_there(got[k][1], want[k][1]));
+        ck_assert(same_values(got[k][0], want[k][0]) && same_values(got[k][1], want[k][1]));
     ts_compile_stats stats = ts_compiled_get_stats(c);
     ck_assert_int_eq(stats.compiles, 1);
     ck_assert_int_eq(stats.captures, 1);
@@ -155,7 +155,7 @@ static void count_updates(ts_compiled *c, weights *p, const char *const *ops, co
     OK(ts_prof_start(NULL));
     for (int k = 0; k < CALLS; k++) {
         TS_SCOPE;
-        ts_tensor *x = there((uint64_t)k, TS_SIZES(5, 7)), *got[2];
+        ts_tensor *x = remote((uint64_t)k, TS_SIZES(5, 7)), *got[2];
         p->rate += 0.01;
         OK(c ? ts_compiled_call(c, &x, 1, got, 2) : update(p, &x, 1, got, 2));
     }
@@ -183,7 +183,7 @@ TS_TEST(a_profile_counts_a_captured_call_at_its_launches_only, MOCK)
     weights p = weights_new();
     ts_compiled *c = graph_of(update, &p);
     for (int k = 0; k < 2; k++) { /* the next call is captured */
-        ts_tensor *x = there(99, TS_SIZES(5, 7)), *got[2];
+        ts_tensor *x = remote(99, TS_SIZES(5, 7)), *got[2];
         OK(ts_compiled_call(c, &x, 1, got, 2));
     }
     count_updates(NULL, &p, ops, run);
@@ -218,7 +218,7 @@ TS_TEST(a_replay_without_changes_captures_nothing_and_takes_no_memory, MOCK)
         OK(ts_compiled_call(c, NULL, 0, NULL, 0));
         ck_assert(k == 2 ? memory.live > live : memory.live == live); /* call 2: the arena */
         OK(in_place(&b, NULL, 0, NULL, 0));
-        ck_assert(same_there(a.w, b.w));
+        ck_assert(same_values(a.w, b.w));
         ck_assert_int_eq(begun, k >= 2);
     }
     ck_assert_int_eq(ts_compiled_get_stats(c).replaced, 0);
@@ -236,8 +236,8 @@ TS_TEST(a_graph_is_freed_with_its_plan, MOCK)
                                 TS_OPTS(ts_compile_opts, .graph = true, .max_plans = 1));
     for (int k = 0; k < 12; k++) {
         if (k % 4 == 0) { /* other sizes: another plan */
-            a.w = there(20, TS_SIZES(3 + k));
-            a.moment = there(21, TS_SIZES(3 + k));
+            a.w = remote(20, TS_SIZES(3 + k));
+            a.moment = remote(21, TS_SIZES(3 + k));
         }
         OK(ts_compiled_call(c, NULL, 0, NULL, 0));
         ck_assert_int_eq(captures, k % 4 >= 2);
@@ -251,7 +251,7 @@ TS_TEST(a_plan_is_captured_again_for_other_kernels_at_most_eight_times, MOCK)
     TS_SCOPE;
     weights a = weights_new(), b = weights_new();
     ts_compiled *c = graph_of(update, &a);
-    ts_tensor *x = there(5, TS_SIZES(5, 7)), *got[2], *want[2];
+    ts_tensor *x = remote(5, TS_SIZES(5, 7)), *got[2], *want[2];
     for (int k = 0; k < 30; k++) {
         flavour = k >= 5 && k % 2; /* the mul that reads the rate is another kernel */
         a.rate = b.rate = k;
@@ -259,8 +259,8 @@ TS_TEST(a_plan_is_captured_again_for_other_kernels_at_most_eight_times, MOCK)
         OK(ts_compiled_call(c, &x, 1, got, 2));
         ts_rng_set_state(begin);
         OK(update(&b, &x, 1, want, 2));
-        ck_assert(same_there(got[0], want[0]) && same_there(got[1], want[1]));
-        ck_assert(same_there(a.w, b.w));
+        ck_assert(same_values(got[0], want[0]) && same_values(got[1], want[1]));
+        ck_assert(same_values(a.w, b.w));
         if (k == 5)
             ck_assert_int_eq(ts_compiled_get_stats(c).captures, 2);
     }
@@ -298,7 +298,7 @@ TS_TEST(a_kernel_that_is_registered_later_is_captured, MOCK)
                                      NULL));
         OK(ts_compiled_call(c, NULL, 0, NULL, 0));
         OK(in_place(&b, NULL, 0, NULL, 0));
-        ck_assert_msg(same_there(a.w, b.w), "call %d differs", k);
+        ck_assert_msg(same_values(a.w, b.w), "call %d differs", k);
     }
     ck_assert_int_eq(ts_compiled_get_stats(c).captures, 2);
     ts_compiled_free(c);
@@ -324,7 +324,7 @@ TS_TEST(a_call_through_the_host_is_named_and_runs, MOCK)
         OK(ts_compiled_call(c, NULL, 0, &got, 1));
         ck_assert_int_eq(ts_error_code(), TS_OK);
         OK(through_the_cpu(&b, NULL, 0, &want, 1));
-        ck_assert(same_there(got, want) && same_there(a.w, b.w));
+        ck_assert(same_values(got, want) && same_values(a.w, b.w));
     }
     ck_assert_int_eq(begun, 1);
     ck_assert_int_eq(ts_compiled_get_stats(c).replays, 0);
@@ -367,10 +367,10 @@ TS_TEST(calls_on_the_host_run_before_and_after_the_graph, MOCK)
         ts_tensor *x[] = {numbers(seed, TS_SIZES(5, 7)), numbers(seed + 50, TS_SIZES(5, 7))};
         OK(ts_compiled_call(c, x, 2, got[k], 2));
         OK(from_host_and_back(&b, x, 2, want[k], 2));
-        ck_assert(same_there(a.w, b.w));
+        ck_assert(same_values(a.w, b.w));
     }
     for (int k = 0; k < CALLS; k++)
-        ck_assert(same(got[k][0], want[k][0]) && same_there(got[k][1], want[k][1]));
+        ck_assert(same(got[k][0], want[k][0]) && same_values(got[k][1], want[k][1]));
     ck_assert_int_eq(ts_compiled_get_stats(c).replays, CALLS - 2);
     ck_assert_int_eq(ts_compiled_get_stats(c).replaced, 0); /* inputs are copied to the arena */
     ts_compiled_free(c);
@@ -427,7 +427,7 @@ TS_TEST(a_plan_that_the_backend_refuses_to_capture_runs_call_by_call, MOCK)
     for (int k = 0; k < 6; k++) {
         OK(ts_compiled_call(c, NULL, 0, NULL, 0));
         OK(in_place(&b, NULL, 0, NULL, 0));
-        ck_assert(same_there(a.w, b.w));
+        ck_assert(same_values(a.w, b.w));
     }
     refuses = false;
     ck_assert(explains(c, "the mock refuses"));
@@ -439,7 +439,7 @@ static ts_status negate(TRACED) { return TS_STATUS_OF(out[0] = ts_neg(in[0])); }
 TS_TEST(memory_that_outlives_its_call_is_not_captured, MOCK)
 {
     TS_SCOPE;
-    ts_tensor *x = there(3, TS_SIZES(4)), *y;
+    ts_tensor *x = remote(3, TS_SIZES(4)), *y;
     ts_compiled *c = graph_of(negate, NULL);
     for (int k = 0; k < 5; k++) {
         keeps = k == 1; /* in the call that measures scratch memory */
@@ -464,9 +464,9 @@ static bool call_often(int number, void *ctx)
     bool good = true;
     for (int k = 0; k < 200 && good; k++) {
         TS_SCOPE;
-        ts_tensor *x = there((uint64_t)(1000 * number + k), TS_SIZES(9)), *got, *want;
+        ts_tensor *x = remote((uint64_t)(1000 * number + k), TS_SIZES(9)), *got, *want;
         good = ts_compiled_call(ctx, &x, 1, &got, 1) == TS_OK &&
-               polynomial(NULL, &x, 1, &want, 1) == TS_OK && same_there(got, want);
+               polynomial(NULL, &x, 1, &want, 1) == TS_OK && same_values(got, want);
     }
     return good;
 }
@@ -502,7 +502,7 @@ TS_TEST(a_step_graph_is_one_launch_without_the_function, MOCK)
     step_runs = 0;
     for (int k = 0; k < 20; k++) {
         TS_SCOPE;
-        ts_tensor *x = there(10 + (uint64_t)k, TS_SIZES(5, 7)), *got, *want;
+        ts_tensor *x = remote(10 + (uint64_t)k, TS_SIZES(5, 7)), *got, *want;
         a.rate = b.rate = 0.01 * k;
         ts_rng_state begin = ts_rng_get_state();
         OK(ts_compiled_call(c, &x, 1, &got, 1));
@@ -512,7 +512,7 @@ TS_TEST(a_step_graph_is_one_launch_without_the_function, MOCK)
         OK(a_step(&b, &x, 1, &want, 1));
         step_runs = before;
         ck_assert_uint_eq(ts_rng_get_state().offset, end.offset);
-        ck_assert(same_there(a.w, b.w) && same_there(got, want));
+        ck_assert(same_values(a.w, b.w) && same_values(got, want));
         ck_assert_uint_eq(ts_version(a.w), ts_version(b.w));
     }
     ck_assert_int_eq(step_runs, 2);
@@ -556,7 +556,7 @@ TS_TEST(a_step_graph_names_the_call_that_it_cannot_capture, .loop = 4, MOCK)
     };
     TS_SCOPE;
     weights a = {.rate = 0};
-    ts_tensor *x = _i == 3 ? numbers(1, TS_SIZES(5, 7)) : there(1, TS_SIZES(5, 7)), *y;
+    ts_tensor *x = _i == 3 ? numbers(1, TS_SIZES(5, 7)) : remote(1, TS_SIZES(5, 7)), *y;
     if (_i == 3)
         a.w = numbers(2, TS_SIZES(5, 7));
     ts_compiled *c = ts_step_graph(cases[_i].fn, &a);
@@ -599,7 +599,7 @@ TS_TEST(a_replay_captures_ahead_and_follows_a_generator_that_is_set, MOCK)
             ck_assert_int_eq(begun - before, k == 12 ? 2 : 1);
         ts_rng_set_state(begin);
         OK(draws_in_place(&b, NULL, 0, NULL, 0));
-        ck_assert(same_there(a.w, b.w));
+        ck_assert(same_values(a.w, b.w));
     }
     ck_assert_int_eq(ts_compiled_get_stats(c).captures, 1);
     ts_compiled_free(c);
@@ -643,18 +643,18 @@ TS_TEST(branches_run_in_any_order_that_the_pairs_allow, MOCK, .loop = 60)
     int before = ordered, exchanged = swapped;
     for (uint64_t seed = 0; seed < 5; seed++) {
         TS_SCOPE;
-        drawn_program a = {{there(1, TS_SIZES(4, 5)), there(2, TS_SIZES(4, 5))}, 0}, b = a;
+        drawn_program a = {{remote(1, TS_SIZES(4, 5)), remote(2, TS_SIZES(4, 5))}, 0}, b = a;
         a.seed = b.seed = (uint64_t)_i * 5 + seed;
         for (int i = 0; i < 2; i++)
             ck_assert_ptr_nonnull(b.w[i] = ts_clone(a.w[i]));
         ts_compiled *c = graph_of(run_drawn, &a);
         for (int k = 0; k < 10; k++) {
             TS_SCOPE;
-            ts_tensor *x = there(10 + (uint64_t)k, TS_SIZES(4, 5)), *got[2], *want[2];
+            ts_tensor *x = remote(10 + (uint64_t)k, TS_SIZES(4, 5)), *got[2], *want[2];
             OK(ts_compiled_call(c, &x, 1, got, 2));
             OK(run_drawn(&b, &x, 1, want, 2));
-            ck_assert(same_there(got[0], want[0]) && same_there(got[1], want[1]));
-            ck_assert(same_there(a.w[0], b.w[0]) && same_there(a.w[1], b.w[1]));
+            ck_assert(same_values(got[0], want[0]) && same_values(got[1], want[1]));
+            ck_assert(same_values(a.w[0], b.w[0]) && same_values(a.w[1], b.w[1]));
         }
         ck_assert_int_eq(ts_compiled_get_stats(c).captures, 1);
         ts_compiled_free(c);
@@ -672,7 +672,8 @@ static ts_status layer_gradients(TRACED)
 TS_TEST(gradients_of_a_layer_are_two_calls_of_a_graph, MOCK, .loop = 2)
 {
     TS_SCOPE;
-    ts_tensor *x[] = {there(1, TS_SIZES(5, 3)), there(2, TS_SIZES(5, 4)), there(3, TS_SIZES(3, 4))};
+    ts_tensor *x[] = {remote(1, TS_SIZES(5, 3)), remote(2, TS_SIZES(5, 4)),
+                      remote(3, TS_SIZES(3, 4))};
     ts_compiled *c = ts_compile(layer_gradients, NULL,
                                 TS_OPTS(ts_compile_opts, .graph = _i == 1));
     for (int k = 0; k < 4; k++) {
@@ -681,7 +682,7 @@ TS_TEST(gradients_of_a_layer_are_two_calls_of_a_graph, MOCK, .loop = 2)
         OK(ts_compiled_call(c, x, 3, got, 3));
         OK(layer_gradients(NULL, x, 3, want, 3));
         for (int i = 0; i < 3; i++)
-            ck_assert(same_there(got[i], want[i]));
+            ck_assert(same_values(got[i], want[i]));
     }
     ck_assert_int_eq(ts_compiled_get_stats(c).nodes, _i == 1 ? 2 : 1);
     ts_compiled_free(c);

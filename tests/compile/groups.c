@@ -68,19 +68,19 @@ static ts_status update(TRACED)
 /** Runs update() `calls` times. how: bit 0: as a graph; bit 1: the device refuses groups. */
 static ts_compiled *run_often(int how, int calls)
 {
-    weights a = {there(1, TS_SIZES(5, 7)), 0}, b = {there(1, TS_SIZES(5, 7)), 0};
+    weights a = {remote(1, TS_SIZES(5, 7)), 0}, b = {remote(1, TS_SIZES(5, 7)), 0};
     ts_compiled *c = ts_compile(update, &a, TS_OPTS(ts_compile_opts, .graph = how & 1));
     refuses_groups = how & 2;
     for (int k = 0; k < calls; k++) {
         TS_SCOPE;
-        ts_tensor *in[] = {there(10 + (uint64_t)k, TS_SIZES(5, 7)), there(3, TS_SIZES(7))};
+        ts_tensor *in[] = {remote(10 + (uint64_t)k, TS_SIZES(5, 7)), remote(3, TS_SIZES(7))};
         ts_tensor *got[2], *want[2];
         a.rate = b.rate = 0.01 * (k / 2);
         OK(ts_compiled_call(c, in, 2, got, 2));
         OK(update(&b, in, 2, want, 2));
-        ck_assert_msg(same_there(got[0], want[0]) && same_there(a.w, b.w), "call %d differs", k);
-        ck_assert(same_there(ts_contiguous(ts_to_device(got[1], TS_DEVICE_CPU)),
-                             ts_contiguous(ts_to_device(want[1], TS_DEVICE_CPU))));
+        ck_assert_msg(same_values(got[0], want[0]) && same_values(a.w, b.w), "call %d differs", k);
+        ck_assert(same_values(ts_contiguous(ts_to_device(got[1], TS_DEVICE_CPU)),
+                              ts_contiguous(ts_to_device(want[1], TS_DEVICE_CPU))));
     }
     refuses_groups = false;
     return c;
@@ -117,7 +117,7 @@ static ts_status long_chain(TRACED)
 TS_TEST(values_of_one_group_take_no_memory, MOCK, .loop = 2)
 {
     TS_SCOPE;
-    ts_tensor *x = there(1, TS_SIZES(1000)), *y, *want;
+    ts_tensor *x = remote(1, TS_SIZES(1000)), *y, *want;
     ts_compiled *c = ts_compile(long_chain, NULL, TS_OPTS(ts_compile_opts, .graph = _i));
     OK(long_chain(NULL, &x, 1, &want, 1));
     for (int k = 0; k < 6; k++) {
@@ -125,7 +125,7 @@ TS_TEST(values_of_one_group_take_no_memory, MOCK, .loop = 2)
         int64_t live = memory.live;
         OK(ts_compiled_call(c, &x, 1, &y, 1));
         ck_assert_int_le(memory.live - live, 4000 + (k == 2 ? 512 : 0)); /* the arena is empty */
-        ck_assert(same_there(y, want));
+        ck_assert(same_values(y, want));
     }
     ck_assert(!_i || explains(c, "graph of 24 launches and 1 bytes"));
     ts_compiled_free(c);
@@ -141,11 +141,11 @@ static ts_status on_both(TRACED)
 TS_TEST(a_group_is_of_one_device, MOCK)
 {
     TS_SCOPE;
-    ts_tensor *in[] = {numbers(1, TS_SIZES(9)), there(2, TS_SIZES(9))}, *got[2], *want[2];
+    ts_tensor *in[] = {numbers(1, TS_SIZES(9)), remote(2, TS_SIZES(9))}, *got[2], *want[2];
     ts_compiled *c = ts_compile(on_both, NULL, NULL);
     OK(ts_compiled_call(c, in, 2, got, 2));
     OK(on_both(NULL, in, 2, want, 2));
-    ck_assert(same(got[0], want[0]) && same_there(got[1], want[1]));
+    ck_assert(same(got[0], want[0]) && same_values(got[1], want[1]));
     ck_assert_int_eq(ts_compiled_get_stats(c).groups, 2);
     ck_assert_int_eq(groups_run, 1);
     ck_assert_int_eq(calls_run, 3);
@@ -157,7 +157,7 @@ static ts_status neg_again(ts_frame *f) { return pointwise(f, run_neg); }
 TS_TEST(a_kernel_that_is_registered_later_is_that_of_the_group, MOCK, .loop = 2)
 {
     TS_SCOPE;
-    ts_tensor *in[] = {there(1, TS_SIZES(5)), there(2, TS_SIZES(5))}, *got[2], *want[2];
+    ts_tensor *in[] = {remote(1, TS_SIZES(5)), remote(2, TS_SIZES(5))}, *got[2], *want[2];
     ts_compiled *c = ts_compile(on_both, NULL, TS_OPTS(ts_compile_opts, .graph = _i));
     ts_kernel_opts opts = {.size = sizeof opts, .dtypes = TS_DTYPE_BIT(TS_F32), .strided = true};
     for (int k = 0; k < 7; k++) {
@@ -165,7 +165,7 @@ TS_TEST(a_kernel_that_is_registered_later_is_that_of_the_group, MOCK, .loop = 2)
             OK(ts_register_kernel_ex("relu", (ts_key)device.backend, neg_again, &opts, NULL));
         OK(ts_compiled_call(c, in, 2, got, 2));
         OK(on_both(NULL, in, 2, want, 2));
-        ck_assert_msg(same_there(got[0], want[0]) && same_there(got[1], want[1]), "call %d", k);
+        ck_assert_msg(same_values(got[0], want[0]) && same_values(got[1], want[1]), "call %d", k);
     }
     ts_compiled_free(c);
 }
@@ -173,7 +173,7 @@ TS_TEST(a_kernel_that_is_registered_later_is_that_of_the_group, MOCK, .loop = 2)
 TS_TEST(without_groups_the_backend_is_not_called, MOCK)
 {
     TS_SCOPE;
-    ts_tensor *in[] = {there(1, TS_SIZES(5)), there(2, TS_SIZES(5))}, *got[2];
+    ts_tensor *in[] = {remote(1, TS_SIZES(5)), remote(2, TS_SIZES(5))}, *got[2];
     ts_compiled *c = ts_compile(on_both, NULL, TS_OPTS(ts_compile_opts, .max_groups = -1));
     OK(ts_compiled_call(c, in, 2, got, 2));
     ck_assert_int_eq(groups_run, 0);
@@ -381,12 +381,12 @@ TS_TEST(a_cat_of_new_results_copies_nothing, .setup = set_up_whole_groups,
 {
     TS_SCOPE;
     int dim = _i % 2;
-    ts_tensor *in[] = {there(1, TS_SIZES(12, 8)), there(2, TS_SIZES(12, 8)),
-                       there(3, TS_SIZES(1 + _i / 2))}, *got, *want;
+    ts_tensor *in[] = {remote(1, TS_SIZES(12, 8)), remote(2, TS_SIZES(12, 8)),
+                       remote(3, TS_SIZES(1 + _i / 2))}, *got, *want;
     ts_compiled *c = ts_compile(beside, &dim, NULL);
     OK(ts_compiled_call(c, in, 3, &got, 1));
     OK(beside(&dim, in, 3, &want, 1));
-    ck_assert(same_there(got, want));
+    ck_assert(same_values(got, want));
     ck_assert_int_eq(ts_compiled_get_stats(c).nodes, _i / 2 ? 6 : 3);
     ts_compiled_free(c);
 }
@@ -451,15 +451,15 @@ TS_TEST(calls_join_a_product_that_saves_bytes, .setup = set_up_whole_groups,
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         TS_SCOPE;
-        ts_tensor *in[] = {there(1, TS_SIZES(5, 7)), there(2, TS_SIZES(7, 6)),
-                           there(3, TS_SIZES(5, 6))}, *got[2], *want[2];
+        ts_tensor *in[] = {remote(1, TS_SIZES(5, 7)), remote(2, TS_SIZES(7, 6)),
+                           remote(3, TS_SIZES(5, 6))}, *got[2], *want[2];
         longest_epilogue = cases[i].longest;
         refuses_groups = _i;
         ts_compiled *c = ts_compile(cases[i].function, NULL, NULL);
         OK(ts_compiled_call(c, in, 3, got, cases[i].outputs));
         OK(cases[i].function(NULL, in, 3, want, cases[i].outputs));
         for (int k = 0; k < cases[i].outputs; k++)
-            ck_assert(same_there(got[k], want[k]));
+            ck_assert(same_values(got[k], want[k]));
         ck_assert_msg(explains(c, cases[i].text), "case %zu", i);
         ts_compiled_free(c);
     }
@@ -474,17 +474,17 @@ TS_TEST(a_group_that_is_refused_after_its_capture_gets_memory, .setup = set_up_w
 {
     TS_SCOPE;
     ts_compiled *c = ts_compile(residual, NULL, TS_OPTS(ts_compile_opts, .graph = true));
-    ts_tensor *x[] = {there(1, TS_SIZES(5, 7)), there(1, TS_SIZES(5, 7))};
+    ts_tensor *x[] = {remote(1, TS_SIZES(5, 7)), remote(1, TS_SIZES(5, 7))};
     int64_t before = 0;
     for (int k = 0; k < 14; k++) {
         TS_SCOPE;
-        ts_tensor *in[] = {NULL, there(2, TS_SIZES(7, 6)), there(3, TS_SIZES(5, 6))}, *got, *want;
+        ts_tensor *in[] = {NULL, remote(2, TS_SIZES(7, 6)), remote(3, TS_SIZES(5, 6))}, *got, *want;
         refuses_groups = k >= 4 && k < 9;
-        OK(in[0] = ts_copy_(x[refuses_groups], there(10 + (uint64_t)k, TS_SIZES(5, 7))));
+        OK(in[0] = ts_copy_(x[refuses_groups], remote(10 + (uint64_t)k, TS_SIZES(5, 7))));
         OK(ts_compiled_call(c, in, 3, &got, 1));
         OK(residual(NULL, in, 3, &want, 1));
-        ck_assert_msg(same_there(got, want), "call %d differs", k);
-        OK(there(4, TS_SIZES(5, 6))); /* takes memory that was freed */
+        ck_assert_msg(same_values(got, want), "call %d differs", k);
+        OK(remote(4, TS_SIZES(5, 6))); /* takes memory that was freed */
         int64_t replays = ts_compiled_get_stats(c).replays;
         if (k == 3 || k == 8 || k == 13) /* of aligned inputs, refused ones, aligned ones again */
             ck_assert_msg(replays > before, "no graph by call %d", k);

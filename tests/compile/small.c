@@ -41,7 +41,7 @@ TS_TEST(a_trial_chooses_the_faster_kind_of_call, .loop = 2)
     ts_tensor *larger = numbers(2, TS_SIZES(301, 400)); /* another plan: recorded */
     OK(ts_compiled_call(c, &larger, 1, &y, 1));
     ck_assert_int_eq(ts_compiled_get_stats(c).segments, stats.segments + 1);
-    w = (waits){.recorded = !_i};
+    w = (waits){.recorded = !_i, .eager = _i};
     for (int i = 0; i < 450; i++) { /* the next trials choose again */
         TS_SCOPE;
         OK(ts_compiled_call(c, &larger, 1, &y, 1));

@@ -432,12 +432,12 @@ static inline void tear_down(void)
 }
 
 /** numbers() of tests/tracing/common.h, copied to the device. */
-static inline ts_tensor *there(uint64_t seed, const int64_t *sizes, int ndim)
+static inline ts_tensor *remote(uint64_t seed, const int64_t *sizes, int ndim)
 {
     return ts_to_device(numbers(seed, sizes, ndim), device);
 }
 /** same() for tensors on any devices. */
-static inline bool same_there(ts_tensor *a, ts_tensor *b)
+static inline bool same_values(ts_tensor *a, ts_tensor *b)
 {
     return same(ts_to_device(a, TS_DEVICE_CPU), ts_to_device(b, TS_DEVICE_CPU));
 }

@@ -50,7 +50,7 @@ static held take(uint64_t *state)
     return h;
 }
 
-static void give(held *h)
+static void check_and_free(held *h)
 {
     check(h);
     ts_free(ts_thread_self(), h->p, h->bytes);
@@ -65,13 +65,13 @@ TS_TEST(blocks_keep_their_contents)
     for (int i = 0; i < (ts_alloc_system ? 2000 : 20000); i++) {
         held *h = &blocks[next(&state) % ROOM];
         if (h->p)
-            give(h);
+            check_and_free(h);
         else
             *h = take(&state);
     }
     for (int i = 0; i < ROOM; i++)
         if (blocks[i].p)
-            give(&blocks[i]);
+            check_and_free(&blocks[i]);
 }
 
 /* Blocks travel through a shared board, so most are freed by another thread than their maker. */
@@ -90,7 +90,7 @@ static bool exchange_blocks(int number, void *turns)
         *place = mine;
         pthread_mutex_unlock(&board_lock);
         if (theirs.p)
-            give(&theirs);
+            check_and_free(&theirs);
     }
     return true;
 }
@@ -104,14 +104,14 @@ TS_TEST(blocks_may_be_freed_by_another_thread, .threads = true)
         ck_assert_int_eq(ts_together(WORKERS, exchange_blocks, &turns), WORKERS);
     for (int i = 0; i < BOARD; i++)
         if (board[i].p)
-            give(&board[i]);
+            check_and_free(&board[i]);
 }
 
 static void *free_all(void *arg)
 {
     held *blocks = arg;
     for (int i = 0; i < 1000; i++)
-        give(&blocks[i]);
+        check_and_free(&blocks[i]);
     return NULL;
 }
 

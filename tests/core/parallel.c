@@ -1,4 +1,4 @@
-// The thread pool: every index once, from everywhere, with any number of threads.
+// The thread pool: each task of a loop runs once, with any number of threads.
 // SPDX-License-Identifier: MIT
 #include "core/parallel.h"
 #include "tests/threads.h"

@@ -4,7 +4,7 @@
 #include "include/tessera/tessera.h"
 #include "tests/threads.h"
 
-/** Memory of the test whose release function counts, which shows when a tensor is freed. */
+/** Calls of the release function of the test's memory, which show when a tensor is freed. */
 static _Atomic int released;
 static double outside[4] = {1, 2, 3, 4};
 static void release(void *foreign, void *data, int64_t bytes)

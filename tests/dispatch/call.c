@@ -134,7 +134,7 @@ TS_TEST(a_fallback_sees_the_boxed_call_without_an_allocation)
 
 TS_TEST(the_error_of_a_missing_kernel_names_op_call_backend_and_remedy)
 {
-    ts_tensor *other = pretend(TS_KEY_CUDA);
+    ts_tensor *other = with_key_of(TS_KEY_CUDA);
     FAILS(TS_ERR_UNSUPPORTED, ts_add(other, other));
     SAYS("add");
     SAYS("CUDA");
@@ -209,7 +209,7 @@ TS_TEST(a_guard_inside_a_backend_that_redispatches_keeps_its_key_excluded)
 {
     OK(ts_register_kernel("noop", TS_KEY_CUDA, goes_on, NULL, NULL));
     OK(ts_register_kernel("noop", TS_KEY_CPU, guards, NULL, NULL));
-    OK(call_noop(one(), pretend(TS_KEY_CUDA)));
+    OK(call_noop(one(), with_key_of(TS_KEY_CUDA)));
     ck_assert_str_eq(ran, "c");
 }
 

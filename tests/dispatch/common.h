@@ -22,7 +22,7 @@ static inline ts_tensor *one(void) { return ts_ones(TS_SIZES(1), TS_F32); }
 
 /** A CPU tensor with another backend's key. The dispatcher reads only keys, so it calls that
  * backend. */
-static inline ts_tensor *pretend(ts_key backend)
+static inline ts_tensor *with_key_of(ts_key backend)
 {
     ts_tensor *t = one();
     t->keys = TS_KEYSET(backend);

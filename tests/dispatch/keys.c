@@ -63,7 +63,7 @@ TS_TEST(the_highest_backend_among_the_arguments_runs)
 {
     OK(ts_register_kernel("noop", TS_KEY_CPU, leaf_cpu, NULL, NULL));
     OK(ts_register_kernel("noop", TS_KEY_CUDA, leaf_cuda, NULL, NULL));
-    ts_tensor *cpu = one(), *cuda = pretend(TS_KEY_CUDA);
+    ts_tensor *cpu = one(), *cuda = with_key_of(TS_KEY_CUDA);
     OK(call_noop(cpu, cpu));
     ck_assert_str_eq(ran, "c");
     OK(call_noop(cpu, cuda));

@@ -83,7 +83,7 @@ TS_TEST(a_backend_may_ask_for_composites_undecomposed)
 {
     ts_key key;
     OK(ts_register_backend_key("WHOLEOPS", &key));
-    ts_tensor *t = pretend(key);
+    ts_tensor *t = with_key_of(key);
     OK(call_noop(t, t)); /* noop is a composite */
     ck_assert_str_eq(ran, "");
     OK(ts_register_fallback(key, k2, NULL));
@@ -189,8 +189,8 @@ static void *caller(void *a)
     }
     return NULL;
 }
-static ts_status quiet(ts_frame *f) { (void)f; return TS_OK; }
-static ts_status loud(ts_frame *f) { (void)f; return TS_OK; }
+static ts_status kernel_a(ts_frame *f) { (void)f; return TS_OK; }
+static ts_status kernel_b(ts_frame *f) { (void)f; return TS_OK; }
 static ts_status no_rule(ts_vjp_call *b) { (void)b; return TS_OK; }
 
 /** Bytes in use of the C library's allocator; 0 under a sanitizer, which has its own. */
@@ -204,7 +204,7 @@ TS_TEST(kernels_are_registered_while_other_threads_call, .threads = true)
         pthread_create(&threads[i], NULL, caller, a);
     for (int i = 0; i < 300; i++) {
         ts_registration *r;
-        OK(ts_register_kernel("noop", TS_KEY_CPU, quiet, NULL, &r));
+        OK(ts_register_kernel("noop", TS_KEY_CPU, kernel_a, NULL, &r));
         OK(ts_unregister(r));
     }
     while (atomic_load(&calls) < 1000)
@@ -223,9 +223,9 @@ TS_TEST(kernels_may_be_registered_and_removed_without_end)
         ts_registration *r[3];
         if (i == 50)
             before = heap_bytes();
-        OK(ts_register_kernel("noop", TS_KEY_CPU, i % 2 ? quiet : loud, NULL, &r[0]));
-        OK(ts_register_kernel("add", TS_KEY_CPU, quiet, NULL, &r[1]));
-        OK(ts_register_fallback(layer, quiet, &r[2]));
+        OK(ts_register_kernel("noop", TS_KEY_CPU, i % 2 ? kernel_a : kernel_b, NULL, &r[0]));
+        OK(ts_register_kernel("add", TS_KEY_CPU, kernel_a, NULL, &r[1]));
+        OK(ts_register_fallback(layer, kernel_a, &r[2]));
         for (int k = 0; k < 3; k++)
             OK(ts_unregister(r[(i + k) % 3]));
         FAILS(TS_ERR_REGISTRY, ts_unregister(r[0]));
@@ -239,7 +239,7 @@ TS_TEST(a_kernel_that_is_registered_again_costs_nothing)
     for (int i = 0; i < 400; i++) {
         if (i == 50)
             before = heap_bytes();
-        OK(ts_register_kernel("noop", TS_KEY_CPU, quiet, NULL, NULL));
+        OK(ts_register_kernel("noop", TS_KEY_CPU, kernel_a, NULL, NULL));
         OK(ts_autocast_register("noop", TS_AUTOCAST_KEEP, NULL));
         OK(ts_register_vjp("noop", no_rule, NULL));
     }

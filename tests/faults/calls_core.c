@@ -140,12 +140,12 @@ static ts_status nothing(ts_frame *frame)
 }
 
 /* Layers, which run inside the swept calls. */
-static ts_status go_on(ts_frame *frame)
+static ts_status redispatch(ts_frame *frame)
 {
     FAULT_TEXT(ts_redispatch(frame));
     return ts_redispatch(frame);
 }
-static ts_status go_on_new(ts_frame *frame)
+static ts_status redispatch_new(ts_frame *frame)
 {
     FAULT_TEXT(ts_redispatch_new(frame, frame->args));
     return ts_redispatch_new(frame, frame->args);
@@ -184,13 +184,13 @@ CALLS_WITH(layers, FAULT_KEEPS, .loop = 0)
     }
     TS_SCOPE;
     ts_tensor *a = ts_ones(TS_SIZES(2), TS_F32), *y = NULL;
-    FAULTY(f, ts_register_kernel("add", layer, go_on_new, NULL, &kernel));
+    FAULTY(f, ts_register_kernel("add", layer, redispatch_new, NULL, &kernel));
     ts_mask_guard guard = ts_mask_push(TS_KEYSET(layer), 0);
     FAULTY(f, y = ts_add(a, a));
     fault_see(f, y);
     ts_mask_pop(guard);
     FAULTY(f, ts_unregister(kernel));
-    FAULTY(f, ts_register_kernel("add", layer, go_on, NULL, &kernel));
+    FAULTY(f, ts_register_kernel("add", layer, redispatch, NULL, &kernel));
     QUIET(f, ts_layer_enable(layer, true));
     FAULTY(f, y = ts_add(a, a));
     fault_see(f, y);
@@ -207,13 +207,13 @@ CALLS_WITH(fallbacks, FAULT_KEEPS | FAULT_SPARSE, .loop = 0)
     ts_registration *fallback = NULL;
     if (!layer)
         ck_assert_int_eq(ts_register_layer("FALLS", "backends", &layer), TS_OK);
-    FAULTY(f, ts_register_fallback(layer, go_on, &fallback));
+    FAULTY(f, ts_register_fallback(layer, redispatch, &fallback));
     FAULTY(f, ts_key_prefer_fallback(layer, true));
     FAULTY(f, ts_key_prefer_fallback(layer, false));
     FAULTY(f, ts_unregister(fallback));
 }
 
-static ts_status ask(ts_frame *frame)
+static ts_status call_frame_functions(ts_frame *frame)
 {
     char text[80];
     int64_t sizes[] = {2, 3};
@@ -233,7 +233,8 @@ CALLS_WITH(calls_of_a_layer, FAULT_KEEPS, .loop = 0)
     TS_SCOPE;
     ts_registration *kernel = NULL;
     ts_tensor *a = ts_ones(TS_SIZES(2), TS_F32), *y = NULL;
-    ck_assert_int_eq(ts_register_kernel("add", TS_KEY_TRACING, ask, NULL, &kernel), TS_OK);
+    ck_assert_int_eq(ts_register_kernel("add", TS_KEY_TRACING, call_frame_functions, NULL, &kernel),
+                     TS_OK);
     ts_mask_guard guard = ts_mask_push(TS_KEYSET(TS_KEY_TRACING), 0);
     fault_watch(f, a);
     FAULTY(f, y = ts_add(a, a));

@@ -168,7 +168,7 @@ static void call_op(fault_try *f, void *ctx)
 }
 
 /** True if the call succeeds without a fault; forms that an op refuses are not swept. */
-static bool works(const op_call *o)
+static bool succeeds(const op_call *o)
 {
     TS_SCOPE;
     ts_made m;
@@ -217,12 +217,12 @@ static bool has_form(const op_call *o)
     switch (o->form) {
     case FORM_NEW: return true;
     case FORM_OUT:
-    case FORM_SHADOW: return info->nrets && info->kind != TS_VIEW && works(o);
-    case FORM_IN_PLACE: return s->inplace && works(o);
+    case FORM_SHADOW: return info->nrets && info->kind != TS_VIEW && succeeds(o);
+    case FORM_IN_PLACE: return s->inplace && succeeds(o);
     case FORM_GRAD_IN_PLACE:
         return s->inplace && s->grad && s->args[0].tag == TS_TAG_TENSOR && !s->args[0].nograd &&
-               works(o);
-    default: return s->grad && sample_is_differentiable(info) && works(o);
+               succeeds(o);
+    default: return s->grad && sample_is_differentiable(info) && succeeds(o);
     }
 }
 

@@ -195,7 +195,7 @@ TS_TEST(a_checkpoint_in_the_folder_of_another_step_is_skipped, IN_RUN)
 /* ----------------------------------------------------------------------------- manifests ---- */
 
 /* Replaces the manifest of step 10 by one with these members and their correct hash. */
-static void plant(const char *body)
+static void replace_manifest(const char *body)
 {
     char hash[TS_HASH_TEXT], text[2048], compact[1024];
     snprintf(compact, sizeof compact, "{%s}", body);
@@ -262,14 +262,14 @@ TS_TEST(hostile_manifests_are_refused_by_name, IN_RUN)
     };
     ck_ok(run_save(dir, 10, 1, 0));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        plant(bad[i].body);
+        replace_manifest(bad[i].body);
         ts_checkpoint *c = ts_checkpoint_open(file_of(10, ""));
         ck_assert_msg(!c && strstr(ts_error_message(), bad[i].message),
                       "%s: expected \"%s\" in \"%s\"", bad[i].body, bad[i].message,
                       ts_error_message());
         ts_tally(1, 0, 0);
     }
-    plant(START "\"files\":{},\"user\":{\"x\":1}"); /* the unchanged members are valid */
+    replace_manifest(START "\"files\":{},\"user\":{\"x\":1}"); /* the unchanged members are valid */
     ts_checkpoint *c = ts_checkpoint_open(file_of(10, ""));
     ck_ok(c);
     ck_assert_str_eq(ts_checkpoint_json(c), "{\"x\":1}");

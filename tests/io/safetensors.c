@@ -157,7 +157,7 @@ TS_TEST(names_and_metadata_of_all_kinds_round_trip, IN_FOLDER)
 }
 
 /* The transpose (n, m) of t, (m, n), as a view. */
-static ts_tensor *turned(const ts_tensor *t)
+static ts_tensor *transposed(const ts_tensor *t)
 {
     int64_t sizes[] = {t->sizes[1], t->sizes[0]}, strides[] = {t->strides[1], t->strides[0]};
     ts_tensor *alias = ts_tensor_alias(ts_thread_self(), t, sizes, strides, 2, 0);
@@ -169,7 +169,7 @@ TS_TEST(strided_tensors_are_written_row_major, IN_FOLDER)
 {
     TS_SCOPE;
     static const float data[] = {0, 1, 2, 3, 4, 5};
-    ts_tensor *t = turned(ts_from_array(data, TS_F32, TS_SIZES(2, 3)));
+    ts_tensor *t = transposed(ts_from_array(data, TS_F32, TS_SIZES(2, 3)));
     const char *name = "t";
     ck_ok(t);
     ck_assert(!ts_is_contiguous(t));
@@ -182,7 +182,7 @@ TS_TEST(strided_tensors_are_written_row_major, IN_FOLDER)
 
     /* reading into a tensor that is not contiguous */
     ts_tensor *base = ts_zeros(TS_SIZES(2, 3), TS_F32);
-    ck_ok(ts_safetensors_read_into(st, "t", turned(base)));
+    ck_ok(ts_safetensors_read_into(st, "t", transposed(base)));
     ck_assert_mem_eq(ts_data(base), data, sizeof data);
     ts_safetensors_close(st);
 }

@@ -13,7 +13,7 @@ static ts_tensor *meta(ts_dtype dtype, int ndim)
     return t;
 }
 
-static void gives(const char *op, ts_tensor *y, ts_dtype dtype)
+static void expect_dtype(const char *op, ts_tensor *y, ts_dtype dtype)
 {
     ck_assert_msg(y != NULL, "%s: %s", op, ts_error_message());
     ck_assert_msg(ts_dtype_of(y) == dtype, "%s: expected %s, got %s", op, ts_dtype_name(dtype),
@@ -26,15 +26,15 @@ TS_TEST(a_composite_that_is_recorded_by_parts_keeps_its_dtype)
 {
     ts_tensor *x = ts_set_requires_grad(meta(TS_BF16, 1), true);
     TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
-    gives("mish", ts_mish(x), TS_BF16);
+    expect_dtype("mish", ts_mish(x), TS_BF16);
 }
 
 TS_TEST(f64_and_integers_are_left_alone)
 {
     TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
-    gives("mm", ts_mm(meta(TS_F64, 2), meta(TS_F64, 2)), TS_F64);
-    gives("exp", ts_exp(meta(TS_F64, 2)), TS_F64);
-    gives("sum", ts_sum(meta(TS_I32, 2)), TS_I64);
+    expect_dtype("mm", ts_mm(meta(TS_F64, 2), meta(TS_F64, 2)), TS_F64);
+    expect_dtype("exp", ts_exp(meta(TS_F64, 2)), TS_F64);
+    expect_dtype("sum", ts_sum(meta(TS_I32, 2)), TS_I64);
     FAILS(TS_ERR_DTYPE, ts_mm(meta(TS_F64, 2), meta(TS_F32, 2)));
     SAYS("bf16"); /* f32 was cast to bf16, f64 was not */
 }
@@ -42,25 +42,25 @@ TS_TEST(f64_and_integers_are_left_alone)
 TS_TEST(a_dtype_given_by_the_caller_is_kept)
 {
     TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
-    gives("softmax", ts_softmax_as(meta(TS_BF16, 2), 0, TS_BF16), TS_BF16);
-    gives("log_softmax", ts_log_softmax_as(meta(TS_BF16, 2), 0, TS_F64), TS_F64);
+    expect_dtype("softmax", ts_softmax_as(meta(TS_BF16, 2), 0, TS_BF16), TS_BF16);
+    expect_dtype("log_softmax", ts_log_softmax_as(meta(TS_BF16, 2), 0, TS_F64), TS_F64);
 }
 
 TS_TEST(both_halves_widen_to_f32)
 {
     TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
-    gives("scatter_add", ts_scatter_add(meta(TS_F16, 2), 0, meta(TS_I64, 2), meta(TS_BF16, 2)),
-          TS_F32);
-    gives("scatter_add", ts_scatter_add(meta(TS_F16, 2), 0, meta(TS_I64, 2), meta(TS_F16, 2)),
-          TS_F16);
+    expect_dtype("scatter_add",
+                 ts_scatter_add(meta(TS_F16, 2), 0, meta(TS_I64, 2), meta(TS_BF16, 2)), TS_F32);
+    expect_dtype("scatter_add",
+                 ts_scatter_add(meta(TS_F16, 2), 0, meta(TS_I64, 2), meta(TS_F16, 2)), TS_F16);
 }
 
 TS_TEST(forms_with_a_destination_run_in_the_dtypes_they_are_given)
 {
     TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
     ts_tensor *f = meta(TS_F32, 2), *out = meta(TS_F32, 2);
-    gives("mm_out", ts_mm_out(out, f, f), TS_F32);
-    gives("exp_", ts_exp_(meta(TS_BF16, 2)), TS_BF16);
+    expect_dtype("mm_out", ts_mm_out(out, f, f), TS_F32);
+    expect_dtype("exp_", ts_exp_(meta(TS_BF16, 2)), TS_BF16);
     FAILS(TS_ERR_DTYPE, ts_mm_out(meta(TS_BF16, 2), f, f)); /* no casts with a given result */
 }
 

@@ -21,7 +21,7 @@ static void keep(void *payload, const ts_layer_report *report)
         snprintf(lines[nlines++], sizeof lines[0], "%s", report->text);
     }
 }
-static void listen(void)
+static void capture_reports(void)
 {
     nlines = 0;
     ts_error_clear();
@@ -35,7 +35,7 @@ static void expect_text(const char *text, const char *part)
 TS_TEST(the_nan_finder_names_the_first_op_its_arguments_and_its_caller)
 {
     TS_SCOPE;
-    listen();
+    capture_reports();
     OK(ts_nan_finder(TS_THIS_THREAD, true));
     ts_tensor *x = ts_sub_scalar(ts_arange(0, 4, 1, TS_F32), 1); /* -1 0 1 2 */
     OK(ts_exp(x));
@@ -59,7 +59,7 @@ TS_TEST(the_nan_finder_names_the_first_op_its_arguments_and_its_caller)
 TS_TEST(the_nan_finder_ignores_ops_with_arguments_that_are_not_finite)
 {
     TS_SCOPE;
-    listen();
+    capture_reports();
     float bad[2] = {1, INFINITY};
     ts_tensor *x = ts_from_array(bad, TS_F32, TS_SIZES(2)),
               *mask = ts_gt_scalar(ts_ones(TS_SIZES(2), TS_F32), 0);
@@ -91,7 +91,7 @@ TS_TEST(the_shape_logger_reports_each_op_for_one_thread_or_for_all)
 {
     TS_SCOPE;
     pthread_t thread;
-    listen();
+    capture_reports();
     ts_tensor *a = ts_ones(TS_SIZES(2, 3), TS_F32);
     OK(ts_shape_logger(TS_THIS_THREAD, true));
     OK(ts_mm(a, ts_transpose(a, 0, 1)));
@@ -154,7 +154,7 @@ static bool ask_layers(int number, void *found)
 TS_TEST(one_of_several_threads_that_enable_layers_finds_the_first_nan, .threads = true)
 {
     bool found[4] = {false};
-    listen();
+    capture_reports();
     ck_assert_int_eq(ts_together(4, ask_layers, found), 4);
     ck_assert_int_eq(found[0] + found[1] + found[2] + found[3], 1);
     ck_assert_int_eq(nlines, 1);
@@ -165,7 +165,7 @@ TS_TEST(the_determinism_checker_finds_an_op_that_gives_other_bits)
 {
     TS_SCOPE;
     int op;
-    listen();
+    capture_reports();
     OK(ts_register_op("test.drift(Tensor x) -> Tensor", &op));
     OK(ts_register_kernel("test.drift", TS_KEY_CPU, drift, NULL, NULL));
     OK(ts_determinism_checker(TS_THIS_THREAD, true));
@@ -206,7 +206,7 @@ static double train(bool checked)
 
 TS_TEST(a_checked_training_gives_the_same_bits_with_dropout_and_writes_in_place)
 {
-    listen();
+    capture_reports();
     double plain = train(false), checked = train(true);
     ck_assert_double_eq(plain, checked);
     ck_assert_int_eq(nlines, 0);

@@ -39,7 +39,7 @@ bool places_are_empty(void)
                 return false;
     return true;
 }
-void forget_places(void) { my->nplaces = 0; }
+void clear_places(void) { my->nplaces = 0; }
 
 /* ------------------------------------------------------------------------------- tensors ---- */
 
@@ -62,7 +62,7 @@ void begin_drawing(void)
 /** True if the row holds references to its tensors, so that their handles stay valid. */
 static bool retains(void) { return my->held || !dead_allowed; }
 
-void give_up_tensors(void)
+void free_row_tensors(void)
 {
     for (int i = my->nborrowed; i < my->nmade; i++) {
         ts_set_grad(my->made[i].t, TS_NONE); /* breaks cycles of gradients */

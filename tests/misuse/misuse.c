@@ -343,9 +343,9 @@ static void *beside_others(void *hand_of_thread)
         for (int ncalls = 2 + below(4); ncalls; ncalls--)
             one_call();
         ts_release(one);
-        forget_places();
-        give_up_objects();
-        give_up_tensors();
+        clear_places();
+        free_row_objects();
+        free_row_tensors();
     }
     ts_tls.modes = my->first_modes;
     ts_autocast_clear_cache();
@@ -393,9 +393,9 @@ static void call_once(void)
         else
             row(my->held ? 2 + below(7) : 1);
         ts_alloc_fault = NULL;
-        forget_places();
-        give_up_objects();
-        give_up_tensors();
+        clear_places();
+        free_row_objects();
+        free_row_tensors();
     }
     ts_alloc_fault = NULL;
     ts_tls.modes = my->first_modes;

@@ -137,10 +137,10 @@ void begin_drawing(void);
 /** Zeroed memory for the call's arguments, aligned to 16 bytes; NULL if none is left. */
 void *arena(size_t bytes);
 /** Releases the tensors of a row of calls. */
-void give_up_tensors(void);
+void free_row_tensors(void);
 /** True if all result buffers of the call are still NULL, as a failed call must leave them. */
 bool places_are_empty(void);
-void forget_places(void);
+void clear_places(void);
 
 /* Each draw_ function draws an argument of its type and adds it to the text of the call, with the
  * name `argument`. */
@@ -200,7 +200,7 @@ void end_objects(void);
 /** The row's folder may contain files of a child process: it is emptied with the row. */
 void expect_files(void);
 /** Frees the objects that the calls of a row made. */
-void give_up_objects(void);
+void free_row_objects(void);
 void add_object(object_kind kind, const void *object);
 /** Objects that several threads may use at once. */
 void make_shared_objects(void);

@@ -75,7 +75,7 @@ static const char *in_folder(const char *file)
     snprintf(path, 512, "%s/%s", my->folder, file);
     return path;
 }
-static void keep_good(int which, const char *path)
+static void save_valid_file(int which, const char *path)
 {
     FILE *file = fopen(path, "rb");
     good[which].size = file ? fread(good[which].bytes, 1, sizeof good[which].bytes, file) : 0;
@@ -114,13 +114,13 @@ void begin_objects(void)
     ts_tensor *pair[] = {ts_ones((int64_t[]){2, 3}, 2, TS_F32), ts_arange(0, 4, 1, TS_I64)};
     ts_safetensors_save(in_folder("good"), (const char *[]){"a", "b"}, pair, 2,
                         (const char *[]){"step"}, (const char *[]){"5"}, 1);
-    keep_good(TENSORS_FILE, in_folder("good"));
+    save_valid_file(TENSORS_FILE, in_folder("good"));
     ts_npy_save(in_folder("npy"), pair[0]);
-    keep_good(NPY_FILE, in_folder("npy"));
+    save_valid_file(NPY_FILE, in_folder("npy"));
     ts_npz_save(in_folder("npz"), (const char *[]){"a", "b"}, pair, 2);
-    keep_good(NPZ_FILE, in_folder("npz"));
+    save_valid_file(NPZ_FILE, in_folder("npz"));
     ts_png_save(in_folder("png"), ts_to(pair[0], TS_U8)); /* fails without libpng */
-    keep_good(PNG_FILE, in_folder("png"));
+    save_valid_file(PNG_FILE, in_folder("png"));
     static const char idx[] = "\0\0\x08\1\0\0\0\3abc";
     memcpy(good[IDX_FILE].bytes, idx, good[IDX_FILE].size = sizeof idx - 1);
     static const char log[] = "step,loss\n1,2.5\n2,\n3,1.25\n";
@@ -134,7 +134,7 @@ void begin_objects(void)
 void end_objects(void) { nftw(top, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
 
 /** The kind of file that the running function reads, by its name. */
-static int liked(void)
+static int file_kind_of_function(void)
 {
     return strstr(my->name, "npy")      ? NPY_FILE
            : strstr(my->name, "npz")    ? NPZ_FILE
@@ -164,7 +164,7 @@ char *draw_path(const char *argument)
     my->files = (my->files + 1) % 100;
     snprintf(file, sizeof file, "f%d", my->files);
     path = (char *)in_folder(file);
-    int which = one_in(4) ? below(GOOD_FILES) : liked();
+    int which = one_in(4) ? below(GOOD_FILES) : file_kind_of_function();
     char bytes[sizeof good[0].bytes];
     size_t size = good[which].size;
     memcpy(bytes, good[which].bytes, sizeof bytes);
@@ -266,7 +266,7 @@ static void free_object(object o)
     }
 }
 
-void give_up_objects(void)
+void free_row_objects(void)
 {
     while (my->nobjects > my->nlent)
         free_object(my->objects[--my->nobjects]);

@@ -134,7 +134,7 @@ bool ended(ts_status status)
         memcmp(before, &ts_tls.modes, sizeof *before) != 0)
         finding("a call that changed the thread's modes");
     if (!my->nunder_way) { /* else the outer call still needs its places */
-        forget_places();
+        clear_places();
         collect_places();
     }
     return status == TS_OK;

@@ -49,7 +49,7 @@ TS_TEST(steps_below_the_last_bit_of_a_half_add_up, .loop = 6)
 
 /** Trains a network with weights of `dtype` on sin(3x). Returns the mean loss of the last tenth of
  *  the steps, and stores the loss of the first step. */
-static double learn(ts_dtype dtype, double *first)
+static double train_perceptron(ts_dtype dtype, double *first)
 {
     enum { STEPS = 300 };
     int64_t sizes[] = {64, 1};
@@ -83,14 +83,15 @@ static double learn(ts_dtype dtype, double *first)
 
 TS_TEST(a_perceptron_of_halves_learns_as_one_of_f32, .loop = 2)
 {
-    double first, begin, single = learn(TS_F32, &first), got = learn(half_of(_i), &begin);
+    double first, begin, single = train_perceptron(TS_F32, &first),
+                         got = train_perceptron(half_of(_i), &begin);
     ck_assert_double_eq_tol(begin, first, 0.02 * first);
     ck_assert_double_lt(got, first / 20);
     ck_assert_double_lt(got, 1.5 * single + 1e-3);
 }
 
-/** Applies op number `op` of those that save f32 statistics for bf16 and f16 arguments. */
-static ts_tensor *kept(int op, ts_tensor *x)
+/** Calls one of four ops that save f32 statistics for bf16 and f16 arguments. */
+static ts_tensor *call_with_statistics(int op, ts_tensor *x)
 {
     switch (op) {
     case 0: return ts_layer_norm(x, ts_ones(TS_SIZES(8), ts_dtype_of(x)), TS_NONE);
@@ -112,7 +113,7 @@ TS_TEST(statistics_of_f32_serve_second_gradients_of_halves, .loop = 8)
         ts_dtype dtype = k ? half_of(_i % 2) : TS_F32;
         ts_tensor *x =
             ts_set_requires_grad(ts_to(ts_normal(TS_SIZES(4, 8), 0, 1, TS_F32), dtype), true);
-        ts_tensor *loss = ts_sum(ts_square(kept(_i / 2, x)));
+        ts_tensor *loss = ts_sum(ts_square(call_with_statistics(_i / 2, x)));
         ck_assert_ptr_nonnull(loss);
         ck_assert_int_eq(
             ts_backward_ex(loss, TS_NONE, TS_OPTS(ts_backward_opts, .create_graph = true)), TS_OK);

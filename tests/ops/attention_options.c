@@ -89,7 +89,7 @@ enum { BY_MASK, BY_SUM, BY_CAUSE, BY_WINDOW, BY_BOUNDS, WAYS };
 
 /** Options that hide keys 40 and above from rows before 40, by a mask, a window, packed bounds or
  *  causality. Stores their tensors, at most two, in `held`. */
-static ts_attention_opts hiding(int way, ts_tensor **held)
+static ts_attention_opts hiding_options(int way, ts_tensor **held)
 {
     static const int32_t rows[] = {0, 40, 80}, keys[] = {0, 40, 80};
     ts_attention_opts o = {.size = sizeof o};
@@ -117,7 +117,7 @@ TS_TEST(values_of_hidden_keys_do_not_affect_results, .loop = WAYS)
     TS_SCOPE;
     static const double odd[] = {INFINITY, -INFINITY, NAN};
     ts_tensor *held[2];
-    ts_attention_opts opts = hiding(_i, held);
+    ts_attention_opts opts = hiding_options(_i, held);
     ts_tensor *in[] = {drawn(TS_F32, 1, 2, 80, 20), drawn(TS_F32, 1, 2, 80, 20),
                        drawn(TS_F32, 1, 2, 80, 20)},
               *grads[2][3], *y[2];

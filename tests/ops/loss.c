@@ -313,12 +313,13 @@ static ts_tensor *loss(ts_tensor *v, void *payload)
                          .label_smoothing = c->smoothing, .beta = &half};
     if (c->classes) {
         ts_tensor *t = targets((const int64_t[]){5, 3}, c->ndim - 1, 4, TS_I64);
-        return weighed(ts_cross_entropy_ex(v, t, &opts));
+        return weighted_sum(ts_cross_entropy_ex(v, t, &opts));
     }
     opts.log_target = c->pair->log_target;
     ts_tensor *other = c->by_target ? numbers(11, v->sizes, v->ndim, TS_F64)
                                     : pair_target(c->pair, v->sizes, v->ndim, TS_F64);
-    return weighed(c->by_target ? c->pair->call(other, v, &opts) : c->pair->call(v, other, &opts));
+    return weighted_sum(c->by_target ? c->pair->call(other, v, &opts)
+                                     : c->pair->call(v, other, &opts));
 }
 
 TS_TEST(gradients_of_pairs, .loop = 6 * TS_COUNTOF(pairs))

@@ -88,8 +88,8 @@ static ts_tensor *loss(ts_tensor *v, void *payload)
     ts_tensor *args[3] = {numbers(1, TS_SIZES(p->rows, 5), TS_F64), numbers(2, TS_SIZES(5), TS_F64),
                           numbers(3, TS_SIZES(5), TS_F64)};
     args[p->variable] = v;
-    return weighed(p->rms ? ts_rms_norm(args[0], args[1])
-                          : ts_layer_norm(args[0], args[1], args[2]));
+    return weighted_sum(p->rms ? ts_rms_norm(args[0], args[1])
+                               : ts_layer_norm(args[0], args[1], args[2]));
 }
 
 TS_TEST(gradients, .loop = 5)
@@ -105,7 +105,7 @@ TS_TEST(gradients, .loop = 5)
 
 static ts_tensor *plain_loss(ts_tensor *x, void *payload)
 {
-    return weighed(payload ? ts_rms_norm(x, TS_NONE) : ts_layer_norm(x, TS_NONE, TS_NONE));
+    return weighted_sum(payload ? ts_rms_norm(x, TS_NONE) : ts_layer_norm(x, TS_NONE, TS_NONE));
 }
 
 TS_TEST(gradients_without_weight, .loop = 2)

@@ -407,7 +407,8 @@ static ts_tensor *loss_of(ts_tensor *x, void *payload)
 {
     static const int64_t dims[] = {0, 2};
     const reduction *r = payload;
-    return ts_add(weighed(r->call(x, dims, 2, false)), weighed(r->call(x, dims + 1, 1, true)));
+    return ts_add(weighted_sum(r->call(x, dims, 2, false)),
+                  weighted_sum(r->call(x, dims + 1, 1, true)));
 }
 
 TS_TEST(gradients, .loop = TS_COUNTOF(table))
@@ -540,7 +541,7 @@ static ts_tensor *loss_to_size(ts_tensor *x, void *payload)
     (void)payload;
     ts_tensor *a = ts_sum_to_size(x, TS_SIZES(3, 1)), *b = ts_sum_to_size(x, TS_SIZES(2, 1, 4));
     ts_tensor *c = ts_unreduce(b, TS_SIZES(2, 5, 4), TS_SIZES(1));
-    return ts_add(ts_add(weighed(a), weighed(b)), weighed(c));
+    return ts_add(ts_add(weighted_sum(a), weighted_sum(b)), weighted_sum(c));
 }
 
 TS_TEST(gradients_of_sum_to_size_and_unreduce)

@@ -118,7 +118,7 @@ static inline void assert_gradient(ts_tensor *x, ts_tensor *(*loss)(ts_tensor *x
 }
 
 /** sum(y * numbers): a loss whose gradient differs from element to element. */
-static inline ts_tensor *weighed(ts_tensor *y)
+static inline ts_tensor *weighted_sum(ts_tensor *y)
 {
     return y ? ts_sum(ts_mul(y, numbers(99, y->sizes, y->ndim, (ts_dtype)y->dtype))) : NULL;
 }

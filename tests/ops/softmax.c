@@ -80,7 +80,7 @@ TS_TEST(empty_and_zero_dim_tensors)
 static ts_tensor *loss(ts_tensor *x, void *payload)
 {
     const int *what = payload;
-    return weighed(call(what[0], x, what[1]));
+    return weighted_sum(call(what[0], x, what[1]));
 }
 
 TS_TEST(gradients, .loop = 6)
@@ -90,12 +90,12 @@ TS_TEST(gradients, .loop = 6)
     assert_gradient(numbers(6, TS_SIZES(2, 5, 3), TS_F64), loss, what);
 }
 
-/** Sum of the squares of the gradient of weighed(softmax(x)). A gradient of it is a second
+/** Sum of the squares of the gradient of weighted_sum(softmax(x)). A gradient of it is a second
  *  derivative of softmax. */
 static ts_tensor *slope(ts_tensor *x, void *payload)
 {
     (void)payload;
-    ts_tensor *y = weighed(ts_softmax(x, 1)), *g = NULL;
+    ts_tensor *y = weighted_sum(ts_softmax(x, 1)), *g = NULL;
     ts_backward_opts opts = {.size = sizeof opts, .create_graph = true};
     if (ts_grad_of(y, TS_NONE, &x, 1, &g, &opts) != TS_OK)
         return NULL;

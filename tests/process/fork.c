@@ -285,7 +285,7 @@ static ts_tensor *square_in(int place, ts_tensor *x)
 
 /** Runs backward over the graph until it is freed. Exits with 0 if each gradient is right, and one
  *  more run is an error with a message. */
-static void use_up_graph(int unused)
+static void run_until_freed(int unused)
 {
     (void)unused;
     TS_SCOPE;
@@ -320,7 +320,7 @@ TS_TEST(a_child_runs_a_graph_whose_hooks_its_parents_threads_were_running, .loop
         ck_assert_int_eq(pthread_create(&threads[i], NULL, differentiate, NULL), 0);
     for (int turn = 0; turn < 40; turn++) {
         usleep(1000 + 37 * turn);
-        ck_assert_int_eq(run_in_child(use_up_graph, 0), 0);
+        ck_assert_int_eq(run_in_child(run_until_freed, 0), 0);
     }
     atomic_store(&stop, true);
     for (int i = 0; i < 2; i++)

@@ -305,7 +305,7 @@ TS_TEST(each_rule_fires_only_under_its_condition)
         ck_assert_msg(seen[i], "%s has no fixture", ts_rules[i].id);
 }
 
-/** None of the rules fires for one matrix product below its ceiling. */
+/** There is no advice for one matrix product below its ceiling. */
 TS_TEST(a_profile_that_meets_no_condition_gets_no_advice)
 {
     ts_profile *p = empty(false);

@@ -161,7 +161,7 @@ TS_TEST(a_crash_leaves_a_profile, .loop = PLACES)
     BEGIN;
     place where = (place)_i;
     bool never = where >= PUSH && where <= FLUSH_ABORTS;
-    ts_profile_patience_ms[1] = never ? 300 : 10000;
+    ts_profile_wait_ms[1] = never ? 300 : 10000;
     for (int i = 0; i < TS_COUNTOF(all); i++) {
         number = all[i];
         ts_profile *p = profile_of(where, 0, 0);

@@ -8,10 +8,10 @@
 #include <stdint.h>
 
 typedef struct fake_device {
-    int64_t clock;      /* end of the last work, ns */
+    int64_t clock;      /* end of the last operation, ns */
     bool taken;         /* cuptiSubscribe() fails as if another tool used CUPTI */
     bool no_tags;       /* no records of tags are written */
-    bool zero_times;    /* the next work has invalid times, 0 */
+    bool zero_times;    /* the next operation has invalid times, 0 */
     uint64_t dropped;   /* records that the next buffer reports as dropped */
     int subscribers, kinds; /* number of subscribers, number of enabled activity kinds */
     int finalized;          /* number of calls of cuptiFinalize() */
@@ -25,7 +25,7 @@ typedef struct fake_device {
     bool pageable;      /* copies are from pageable memory */
     const char *name;   /* of the next kernels */
     uint32_t blocks;    /* of the next kernels, with 256 threads and 32 registers each */
-    /* called at the begin of cuptiActivityPushExternalCorrelationId(), cuptiGetTimestamp() and
+    /* called at the beginning of cuptiActivityPushExternalCorrelationId(), cuptiGetTimestamp() and
        cuptiActivityFlushAll(), and in API calls with the lock that flushing needs; NULL: nothing */
     void (*at_push)(void), (*at_clock)(void), (*at_flush)(void), (*at_launch)(void);
 } fake_device;
@@ -33,8 +33,8 @@ typedef struct fake_device {
 /** Values of CUpti_ActivityKind. */
 enum { FAKE_MEMCPY = 1, FAKE_MEMSET = 2, FAKE_KERNEL = 10, FAKE_MEMCPY_PEER = 22 };
 
-/** Records an API call that queues n works of a kind, as a graph launch does. Each takes `ns` ns
- *  and begins `gap` ns after the end of the work before it. */
+/** Records an API call that queues n operations of one kind, as a graph launch does. Each takes
+ * `ns` ns and begins `gap` ns after the end of the operation before it. */
 void fake_launch(uint32_t kind, int64_t gap, int64_t ns, int n);
 /** Records an API call that waits for the device, or allocates, on the same clock. */
 void fake_wait(bool allocates, int64_t begin, int64_t end);

@@ -298,6 +298,20 @@ static void *call_and_wait(void *ctx)
         sched_yield();
     return NULL;
 }
+/** Starts call_and_wait() and a profile. Returns when the thread waits after its last call. */
+static pthread_t record_beside_a_thread(bool *calls)
+{
+    pthread_t thread;
+    atomic_store(&waiting, 0);
+    pthread_create(&thread, NULL, call_and_wait, calls);
+    while (!atomic_load(&waiting))
+        sched_yield();
+    OK(ts_prof_start(NULL));
+    atomic_fetch_add(&waiting, 1);
+    while (atomic_load(&waiting) < 3)
+        sched_yield();
+    return thread;
+}
 
 /* A thread without a call is left out. Of a thread that calls, but ends no step, only the calls
  * count. */
@@ -305,15 +319,7 @@ TS_TEST(waiting_threads_are_left_out, .threads = true, .loop = 2)
 {
     BEGIN;
     bool calls = _i;
-    pthread_t thread;
-    atomic_store(&waiting, 0);
-    pthread_create(&thread, NULL, call_and_wait, &calls);
-    while (!atomic_load(&waiting))
-        sched_yield();
-    OK(ts_prof_start(NULL));
-    atomic_fetch_add(&waiting, 1);
-    while (atomic_load(&waiting) < 3)
-        sched_yield();
+    pthread_t thread = record_beside_a_thread(&calls);
     for (int i = 0; i < 4; i++) {
         work(NULL);
         ts_prof_step();
@@ -356,15 +362,7 @@ TS_TEST(a_row_may_grow_while_the_profile_ends, .threads = true, .loop = 2)
 {
     BEGIN;
     bool calls = true, fits = _i;
-    pthread_t thread;
-    atomic_store(&waiting, 0);
-    pthread_create(&thread, NULL, call_and_wait, &calls);
-    while (!atomic_load(&waiting))
-        sched_yield();
-    OK(ts_prof_start(NULL));
-    atomic_fetch_add(&waiting, 1);
-    while (atomic_load(&waiting) < 3)
-        sched_yield();
+    pthread_t thread = record_beside_a_thread(&calls);
     double begin = seconds();
     while (seconds() < begin + 0.05)
         sched_yield();

@@ -307,7 +307,7 @@ static ts_status measure_fake(void *ctx, ts_prof_machine *m)
     return TS_OK;
 }
 
-static ts_prof_machine kept(const char *identity, bool anew, double half)
+static ts_prof_machine stored_machine(const char *identity, bool anew, double half)
 {
     ts_prof_machine m = {.size = sizeof m, .threads = 1};
     OK(ts_machine_kept(identity, anew, measure_fake, &half, &m));
@@ -320,13 +320,13 @@ TS_TEST(ceilings_of_a_device_are_kept_by_its_identity)
 {
     own_cache();
     measurements = 0;
-    ck_assert_double_eq(kept("GPU 1, driver 1", false, 3e13).half_flops, 3e13);
-    ck_assert_double_eq(kept("GPU 1, driver 1", false, 4e13).half_flops, 3e13);
+    ck_assert_double_eq(stored_machine("GPU 1, driver 1", false, 3e13).half_flops, 3e13);
+    ck_assert_double_eq(stored_machine("GPU 1, driver 1", false, 4e13).half_flops, 3e13);
     ck_assert_int_eq(measurements, 1);
-    ck_assert_double_eq(kept("GPU 1, driver 2", false, 5e13).half_flops, 5e13);
-    ck_assert_double_eq(kept("GPU 1, driver 1", false, 6e13).half_flops, 3e13);
-    ck_assert_double_eq(kept("GPU 1, driver 1", true, 7e13).half_flops, 7e13);
-    ts_prof_machine m = kept("GPU 1, driver 1", false, 8e13);
+    ck_assert_double_eq(stored_machine("GPU 1, driver 2", false, 5e13).half_flops, 5e13);
+    ck_assert_double_eq(stored_machine("GPU 1, driver 1", false, 6e13).half_flops, 3e13);
+    ck_assert_double_eq(stored_machine("GPU 1, driver 1", true, 7e13).half_flops, 7e13);
+    ts_prof_machine m = stored_machine("GPU 1, driver 1", false, 8e13);
     ck_assert_double_eq(m.half_flops, 7e13);
     ck_assert_double_eq(m.vector_flops, 2e12);
     ck_assert_double_eq(m.double_flops, 3e12);
@@ -334,8 +334,8 @@ TS_TEST(ceilings_of_a_device_are_kept_by_its_identity)
     ck_assert_double_eq(m.call_ns, 3000);
     ck_assert_double_eq(m.bandwidth[2], 3000);
     ck_assert_int_eq(measurements, 3);
-    kept(NULL, false, 9e13); /* a device without an identity has no file */
-    ck_assert_double_eq(kept(NULL, false, 1e13).half_flops, 1e13);
+    stored_machine(NULL, false, 9e13); /* a device without an identity has no file */
+    ck_assert_double_eq(stored_machine(NULL, false, 1e13).half_flops, 1e13);
     ck_assert_int_eq(measurements, 5);
     end_cache();
 }

@@ -1,8 +1,8 @@
 /**
  * @file attention.h
  * Scaled dot-product attention: softmax(scale · query · keyᵀ) · value, without the matrix
- * of scores in memory (FlashAttention, Dao et al. 2022). f64, f32, bf16 and f16 (computed in f32);
- * any strides. docs/attention.md defines each option and gives the formulas of the gradients.
+ * of scores in memory (FlashAttention, Dao et al. 2022). Dtypes: f64, f32, bf16 and f16, the last
+ * two computed in f32; any strides. docs/attention.md defines each option and the gradients.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
