@@ -415,8 +415,8 @@ TS_TEST(a_measurement_on_a_system_without_counts_logs_no_warning)
     ts_files.open = scripted_open;
     ts_log_set_callback(keep_warning, NULL);
     warning[0] = 0;
-    kept("idle", false, 3e13);
-    ck_assert_double_eq(kept("idle", false, 4e13).half_flops, 3e13);
+    stored_machine("idle", false, 3e13);
+    ck_assert_double_eq(stored_machine("idle", false, 4e13).half_flops, 3e13);
     ck_assert_str_eq(warning, "");
     ts_log_set_callback(NULL, NULL);
     ts_files = real;
