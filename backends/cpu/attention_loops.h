@@ -153,7 +153,7 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
         int64_t keys = ts_min64(s->tile, seen - key);
         A_(pack_transposed)(kt, k_all + key * s->k.row, s->k.row, s->depth, keys, (A_T)s->c.scale);
         const A_T *v_tile = v_all + key * s->v.row;
-        /* a single block reads the values in place: packing them would cost more than the product */
+        /* a single block reads the values in place: packing costs more than its product */
         bool in_place = blocks == 1 && s->value_depth % A_L == 0 &&
                         A_(is_finite)(v_tile, s->v.row, keys, s->value_depth);
         bool finite = in_place || A_(pack)(v, v_tile, s->v.row, keys, s->value_depth, 1);

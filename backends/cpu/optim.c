@@ -243,8 +243,8 @@ static double grad_scale(const ts_frame *f, int arg)
 /* ------------------------------------------------------------------------------- adamw ---- */
 
 /* One source for f32 and f64: T scalar, V vector, p prefix, L lanes. c: the numbers that
- * adamw_prepare() computes. The moving average of the gradients is interpolated from the nearer end,
- * like lerp. */
+ * adamw_prepare() computes. The moving average of the gradients is interpolated from the nearer
+ * end, like lerp. */
 #define ADAMW(T, V, p, L, name)                                                               \
     VEC_FN void name##_lanes(T *param, const T *grad, T *m, T *v, int64_t n, const T *c,      \
                              bool decoupled)                                                  \
@@ -268,7 +268,7 @@ static double grad_scale(const ts_frame *f, int arg)
     {                                                                                         \
         T c[NUMBERS];                                                                         \
         int64_t k = 0;                                                                        \
-        for (int q = 0; q < NUMBERS; q++)                                                          \
+        for (int q = 0; q < NUMBERS; q++)                                                     \
             c[q] = (T)numbers[q];                                                             \
         for (; k + L <= n; k += L)                                                            \
             name##_lanes(param + k, grad + k, m + k, v + k, L, c, decoupled);                 \
