@@ -13,16 +13,14 @@
 #define PAIR(from, S, decode, to, R, encode)                                                       \
     TS_SCALAR_LOOP1(R, S, from##_to_##to, encode(decode(x)))
 
+#define FROM_FLOAT(from, S)                                 \
+    PAIR(from, S, KEEP, f64, double, KEEP)                  \
+    PAIR(from, S, KEEP, f32, float, KEEP)                   \
+    PAIR(from, S, KEEP, i64, int64_t, ts_trunc_i64)         \
+    PAIR(from, S, KEEP, i32, int32_t, ts_trunc_i32)         \
+    PAIR(from, S, KEEP, u8, uint8_t, ts_trunc_i64)          \
+    PAIR(from, S, KEEP, bool, uint8_t, NOT_ZERO)
 /* single: f32 rounded to odd, so the conversion to a half rounds once */
-#define FROM_FLOAT(from, S, decode, single)                              \
-    PAIR(from, S, decode, f64, double, KEEP)                             \
-    PAIR(from, S, decode, f32, float, KEEP)                              \
-    PAIR(from, S, single, bf16, uint16_t, ts_f32_to_bf16)                \
-    PAIR(from, S, single, f16, uint16_t, ts_f32_to_f16)                  \
-    PAIR(from, S, decode, i64, int64_t, ts_trunc_i64)                    \
-    PAIR(from, S, decode, i32, int32_t, ts_trunc_i32)                    \
-    PAIR(from, S, decode, u8, uint8_t, ts_trunc_i64)                     \
-    PAIR(from, S, decode, bool, uint8_t, NOT_ZERO)
 #define FROM_INT(from, S, single)                                        \
     PAIR(from, S, KEEP, f64, double, KEEP)                               \
     PAIR(from, S, KEEP, f32, float, KEEP)                                \
@@ -33,8 +31,10 @@
     PAIR(from, S, KEEP, u8, uint8_t, KEEP)                               \
     PAIR(from, S, KEEP, bool, uint8_t, NOT_ZERO)
 
-FROM_FLOAT(f64, double, KEEP, ts_odd_f32)
-FROM_FLOAT(f32, float, KEEP, KEEP)
+FROM_FLOAT(f64, double)
+FROM_FLOAT(f32, float)
+PAIR(f32, float, KEEP, bf16, uint16_t, ts_f32_to_bf16)
+PAIR(f32, float, KEEP, f16, uint16_t, ts_f32_to_f16)
 PAIR(bf16, uint16_t, ts_bf16_to_f32, f32, float, KEEP)
 PAIR(f16, uint16_t, ts_f16_to_f32, f32, float, KEEP)
 FROM_INT(i64, int64_t, ts_odd_f32_of)
@@ -113,6 +113,22 @@ enum { STRIDED = 512 };
     }
 HALF(bf16)
 HALF(f16)
+
+/* f64 is rounded to odd f32 first, so the conversion to a half rounds once. */
+#define F64_TO_HALF(kind)                                                                          \
+    static void f64_narrow_##kind(char *const *d, const int64_t *s, int64_t n, const void *params) \
+    {                                                                                              \
+        float near[STRIDED];                                                                       \
+        for (int64_t i = 0, some; i < n; i += some) {                                              \
+            some = ts_min64(STRIDED, n - i);                                                       \
+            for (int64_t k = 0; k < some; k++)                                                     \
+                near[k] = ts_odd_f32(*(const double *)(d[1] + (i + k) * s[1]));                    \
+            kind##_narrow((char *[]){d[0] + i * s[0], (char *)near}, (int64_t[]){s[0], 4}, some,   \
+                          params);                                                                 \
+        }                                                                                          \
+    }
+F64_TO_HALF(bf16)
+F64_TO_HALF(f16)
 
 /* Integers whose block is in the range of exact floats are converted by vectors; single integers
  * are rounded to odd first. */
@@ -215,7 +231,7 @@ HALF_TO_ALL(f16, bf16)
      [TS_U8] = from##_to_u8, [TS_BOOL] = from##_to_bool}
 
 static const ts_loop pairs[TS_DTYPE_COUNT][TS_DTYPE_COUNT] = {
-    [TS_F64] = FLOAT_ROW(f64, f64_to_f32, f64_to_bf16, f64_to_f16),
+    [TS_F64] = FLOAT_ROW(f64, f64_to_f32, f64_narrow_bf16, f64_narrow_f16),
     [TS_F32] = FLOAT_ROW(f32, f32_to_f32, bf16_narrow, f16_narrow),
     [TS_BF16] = HALF_ROW(bf16, move_16, bf16_convert_f16),
     [TS_F16] = HALF_ROW(f16, f16_convert_bf16, move_16),
