@@ -155,7 +155,12 @@ static void find(const ts_frame *f, bool smallest, ts_tensor *values, ts_tensor 
                 .n = plan->count, .inner = plan->inner};
     if (!t->numel)
         return;
-    if (s.inner > 1) {
+    if (s.n == 1) { /* each element is the result of its own search */
+        if (values)
+            memcpy(s.values, s.x, (size_t)t->numel * ts_dtype_sizes[t->dtype]);
+        if (indices)
+            memset(s.indices, 0, (size_t)t->numel * sizeof *s.indices);
+    } else if (s.inner > 1) {
         s.tiles = ts_ceil_div(s.inner, TILE);
         ts_parallel_for(plan->outer * s.tiles,
                         TS_CPU_GRAIN(1) / (s.n * ts_min64(TILE, s.inner)) + 1, b->columns, &s);

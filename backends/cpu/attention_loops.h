@@ -45,6 +45,23 @@ static bool A_(pack)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t c
     return A_P(hsum)(odd) == 0;
 }
 
+/** True if all elements of from (k, columns), whose rows are `row` elements apart, are finite.
+ * columns: a multiple of A_L. */
+static bool A_(is_finite)(const A_T *from, int64_t row, int64_t k, int64_t columns)
+{
+    A_V odd[2] = {A_P(zero)(), A_P(zero)()}; /* sums of 0 * x, as in pack() */
+    for (int64_t p = 0; p < k; p++, from += row) {
+        int64_t j = 0;
+        for (; j + 2 * A_L <= columns; j += 2 * A_L) {
+            odd[0] = A_P(fma)(A_P(load)(from + j), A_P(zero)(), odd[0]);
+            odd[1] = A_P(fma)(A_P(load)(from + j + A_L), A_P(zero)(), odd[1]);
+        }
+        if (j < columns)
+            odd[0] = A_P(fma)(A_P(load)(from + j), A_P(zero)(), odd[0]);
+    }
+    return A_P(hsum)(odd[0] + odd[1]) == 0;
+}
+
 /** Packs the transpose of from (columns, k), times scale, into panels of (k, A_PANEL). It does not
  * check for non-finite elements: in the scores they affect their own key only. */
 static void A_(pack_transposed)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t columns,
@@ -59,18 +76,27 @@ static void A_(pack_transposed)(A_T *to, const A_T *from, int64_t row, int64_t k
 
 /**
  * c (m, n) = a (m, k) b (k, n); with `add` the product is added to c. m <= MICRO_ROWS. a has the
- * strides a_row and a_step, c has rows c_row apart, in elements. b is packed in panels of
- * (depth, A_PANEL), of which the product uses k rows.
+ * strides a_row and a_step, c has rows c_row apart, in elements. b has rows b_row apart and panels
+ * of A_PANEL columns b_panel apart. Whole vectors of b are read.
  */
+static void A_(multiply_panels)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row,
+                                int64_t a_step, const A_T *b, int64_t b_row, int64_t b_panel,
+                                A_T *c, int64_t c_row, bool add)
+{
+    for (int64_t j = 0; j < n; j += A_PANEL, b += b_panel) {
+        int64_t columns = ts_min64(A_PANEL, n - j);
+        A_MICRO[m][columns > A_L](k, a, a_row, a_step, b, b_row, c + j, c_row, columns, NULL, add,
+                                  b, 0);
+    }
+}
+
+/** multiply_panels() where b is packed in panels of (depth, A_PANEL), of which the product uses k
+ * rows. */
 static void A_(multiply)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row,
                          int64_t a_step, const A_T *b, int64_t depth, A_T *c, int64_t c_row,
                          bool add)
 {
-    for (int64_t j = 0; j < n; j += A_PANEL) {
-        int64_t columns = ts_min64(A_PANEL, n - j);
-        A_MICRO[m][columns > A_L](k, a, a_row, a_step, b + j * depth, A_PANEL, c + j, c_row,
-                                  columns, NULL, add, b, 0);
-    }
+    A_(multiply_panels)(m, n, k, a, a_row, a_step, b, A_PANEL, depth * A_PANEL, c, c_row, add);
 }
 
 /** multiply() where a holds weights. If b is not finite, rows of b with weight 0 are skipped, so
@@ -126,7 +152,11 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
     for (int64_t key = begin; key < seen; key += s->tile) {
         int64_t keys = ts_min64(s->tile, seen - key);
         A_(pack_transposed)(kt, k_all + key * s->k.row, s->k.row, s->depth, keys, (A_T)s->c.scale);
-        bool finite = A_(pack)(v, v_all + key * s->v.row, s->v.row, keys, s->value_depth, 1);
+        const A_T *v_tile = v_all + key * s->v.row;
+        /* a single block reads the values in place: packing costs more than its product */
+        bool in_place = blocks == 1 && s->value_depth % A_L == 0 &&
+                        A_(is_finite)(v_tile, s->v.row, keys, s->value_depth);
+        bool finite = in_place || A_(pack)(v, v_tile, s->v.row, keys, s->value_depth, 1);
         for (int64_t b = 0; b < blocks; b++) {
             int64_t row = count * b / blocks, rows = count * (b + 1) / blocks - row;
             /* visible keys of the block's last row, which sees the most */
@@ -147,8 +177,13 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
                 if (key > begin && factor != 1)
                     A_(times)(out + (row + i) * s->out.row, s->value_depth, factor);
             }
-            A_(weigh)(rows, s->value_depth, most, x, s->tile, 1, v, keys, finite,
-                      out + row * s->out.row, s->out.row, key > begin);
+            A_T *sums = out + row * s->out.row;
+            if (in_place)
+                A_(multiply_panels)(rows, s->value_depth, most, x, s->tile, 1, v_tile, s->v.row,
+                                    A_PANEL, sums, s->out.row, key > begin);
+            else
+                A_(weigh)(rows, s->value_depth, most, x, s->tile, 1, v, keys, finite, sums,
+                          s->out.row, key > begin);
         }
     }
     for (int64_t i = 0; i < count; i++) {

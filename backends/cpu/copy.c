@@ -13,16 +13,14 @@
 #define PAIR(from, S, decode, to, R, encode)                                                       \
     TS_SCALAR_LOOP1(R, S, from##_to_##to, encode(decode(x)))
 
+#define FROM_FLOAT(from, S)                                 \
+    PAIR(from, S, KEEP, f64, double, KEEP)                  \
+    PAIR(from, S, KEEP, f32, float, KEEP)                   \
+    PAIR(from, S, KEEP, i64, int64_t, ts_trunc_i64)         \
+    PAIR(from, S, KEEP, i32, int32_t, ts_trunc_i32)         \
+    PAIR(from, S, KEEP, u8, uint8_t, ts_trunc_i64)          \
+    PAIR(from, S, KEEP, bool, uint8_t, NOT_ZERO)
 /* single: f32 rounded to odd, so the conversion to a half rounds once */
-#define FROM_FLOAT(from, S, decode, single)                              \
-    PAIR(from, S, decode, f64, double, KEEP)                             \
-    PAIR(from, S, decode, f32, float, KEEP)                              \
-    PAIR(from, S, single, bf16, uint16_t, ts_f32_to_bf16)                \
-    PAIR(from, S, single, f16, uint16_t, ts_f32_to_f16)                  \
-    PAIR(from, S, decode, i64, int64_t, ts_trunc_i64)                    \
-    PAIR(from, S, decode, i32, int32_t, ts_trunc_i32)                    \
-    PAIR(from, S, decode, u8, uint8_t, ts_trunc_i64)                     \
-    PAIR(from, S, decode, bool, uint8_t, NOT_ZERO)
 #define FROM_INT(from, S, single)                                        \
     PAIR(from, S, KEEP, f64, double, KEEP)                               \
     PAIR(from, S, KEEP, f32, float, KEEP)                                \
@@ -33,10 +31,12 @@
     PAIR(from, S, KEEP, u8, uint8_t, KEEP)                               \
     PAIR(from, S, KEEP, bool, uint8_t, NOT_ZERO)
 
-FROM_FLOAT(f64, double, KEEP, ts_odd_f32)
-FROM_FLOAT(f32, float, KEEP, KEEP)
-FROM_FLOAT(bf16, uint16_t, ts_bf16_to_f32, ts_bf16_to_f32)
-FROM_FLOAT(f16, uint16_t, ts_f16_to_f32, ts_f16_to_f32)
+FROM_FLOAT(f64, double)
+FROM_FLOAT(f32, float)
+PAIR(f32, float, KEEP, bf16, uint16_t, ts_f32_to_bf16)
+PAIR(f32, float, KEEP, f16, uint16_t, ts_f32_to_f16)
+PAIR(bf16, uint16_t, ts_bf16_to_f32, f32, float, KEEP)
+PAIR(f16, uint16_t, ts_f16_to_f32, f32, float, KEEP)
 FROM_INT(i64, int64_t, ts_odd_f32_of)
 FROM_INT(i32, int32_t, ts_odd_f32)
 FROM_INT(u8, uint8_t, KEEP)
@@ -114,6 +114,22 @@ enum { STRIDED = 512 };
 HALF(bf16)
 HALF(f16)
 
+/* f64 is rounded to odd f32 first, so the conversion to a half rounds once. */
+#define F64_TO_HALF(kind)                                                                          \
+    static void f64_narrow_##kind(char *const *d, const int64_t *s, int64_t n, const void *params) \
+    {                                                                                              \
+        float near[STRIDED];                                                                       \
+        for (int64_t i = 0, some; i < n; i += some) {                                              \
+            some = ts_min64(STRIDED, n - i);                                                       \
+            for (int64_t k = 0; k < some; k++)                                                     \
+                near[k] = ts_odd_f32(*(const double *)(d[1] + (i + k) * s[1]));                    \
+            kind##_narrow((char *[]){d[0] + i * s[0], (char *)near}, (int64_t[]){s[0], 4}, some,   \
+                          params);                                                                 \
+        }                                                                                          \
+    }
+F64_TO_HALF(bf16)
+F64_TO_HALF(f16)
+
 /* Integers whose block is in the range of exact floats are converted by vectors; single integers
  * are rounded to odd first. */
 #define INTS_TO_HALF(T, from, kind)                                                                \
@@ -146,10 +162,68 @@ INTS_TO_HALF(int32_t, i32, f16)
 INTS_TO_HALF(uint8_t, u8, bf16)
 INTS_TO_HALF(uint8_t, u8, f16)
 
-#define ROW(from)                                                                              \
-    {[TS_F64] = from##_to_f64, [TS_F32] = from##_to_f32, [TS_BF16] = from##_to_bf16,           \
-     [TS_F16] = from##_to_f16, [TS_I64] = from##_to_i64, [TS_I32] = from##_to_i32,             \
-     [TS_U8] = from##_to_u8, [TS_BOOL] = from##_to_bool}
+/* Floats whose block is in the range of i32 are truncated by vectors, to any integer dtype. */
+#define FLOAT_TO_INTS(T, from, limit, R, to)                                                       \
+    static void from##_truncate_##to(char *const *d, const int64_t *s, int64_t n,                  \
+                                     const void *params)                                           \
+    {                                                                                              \
+        for (int64_t i = 0, some; i < n; i += some) {                                              \
+            some = ts_min64(STRIDED, n - i);                                                       \
+            const T *x = (const T *)(d[1] + i * s[1]);                                             \
+            R *out = (R *)(d[0] + i * s[0]);                                                       \
+            bool fits = s[0] == (int64_t)sizeof(R) && s[1] == (int64_t)sizeof(T);                  \
+            int far = 0;                                                                           \
+            for (int64_t k = 0; fits && k < some; k++)                                             \
+                far |= !(x[k] > -(limit) && x[k] < (limit));                                       \
+            if (!fits || far) {                                                                    \
+                from##_to_##to((char *[]){(char *)out, (char *)x}, s, some, params);               \
+                continue;                                                                          \
+            }                                                                                      \
+            TS_INDEPENDENT                                                                         \
+            for (int64_t k = 0; k < some; k++)                                                     \
+                out[k] = (R)(int32_t)x[k];                                                         \
+        }                                                                                          \
+    }
+#define FLOAT_TO_ALL_INTS(T, from, limit)                                                          \
+    FLOAT_TO_INTS(T, from, limit, int64_t, i64)                                                    \
+    FLOAT_TO_INTS(T, from, limit, int32_t, i32)                                                    \
+    FLOAT_TO_INTS(T, from, limit, uint8_t, u8)
+FLOAT_TO_ALL_INTS(double, f64, 0x1p31)
+FLOAT_TO_ALL_INTS(float, f32, 0x1p31f)
+
+/* Halves to dtypes other than f32, by blocks of f32. */
+#define HALF_TO(from, to, convert)                                                                 \
+    static void from##_convert_##to(char *const *d, const int64_t *s, int64_t n,                   \
+                                    const void *params)                                            \
+    {                                                                                              \
+        float near[STRIDED];                                                                       \
+        for (int64_t i = 0, some; i < n; i += some) {                                              \
+            some = ts_min64(STRIDED, n - i);                                                       \
+            from##_widen((char *[]){(char *)near, d[1] + i * s[1]}, (int64_t[]){4, s[1]}, some,    \
+                         params);                                                                  \
+            convert((char *[]){d[0] + i * s[0], (char *)near}, (int64_t[]){s[0], 4}, some,         \
+                    params);                                                                       \
+        }                                                                                          \
+    }
+#define HALF_TO_ALL(from, other)                                                                   \
+    HALF_TO(from, f64, f32_to_f64)                                                                 \
+    HALF_TO(from, other, other##_narrow)                                                           \
+    HALF_TO(from, i64, f32_truncate_i64)                                                           \
+    HALF_TO(from, i32, f32_truncate_i32)                                                           \
+    HALF_TO(from, u8, f32_truncate_u8)                                                             \
+    HALF_TO(from, bool, f32_to_bool)
+HALF_TO_ALL(bf16, f16)
+HALF_TO_ALL(f16, bf16)
+
+#define FLOAT_ROW(from, to_f32, to_bf16, to_f16)                                               \
+    {[TS_F64] = from##_to_f64, [TS_F32] = to_f32, [TS_BF16] = to_bf16, [TS_F16] = to_f16,      \
+     [TS_I64] = from##_truncate_i64, [TS_I32] = from##_truncate_i32,                           \
+     [TS_U8] = from##_truncate_u8, [TS_BOOL] = from##_to_bool}
+
+#define HALF_ROW(from, to_bf16, to_f16)                                                        \
+    {[TS_F64] = from##_convert_f64, [TS_F32] = from##_widen, [TS_BF16] = to_bf16,              \
+     [TS_F16] = to_f16, [TS_I64] = from##_convert_i64, [TS_I32] = from##_convert_i32,          \
+     [TS_U8] = from##_convert_u8, [TS_BOOL] = from##_convert_bool}
 
 #define INT_ROW(from)                                                                          \
     {[TS_F64] = from##_to_f64, [TS_F32] = from##_to_f32, [TS_BF16] = from##_narrow_bf16,       \
@@ -157,16 +231,10 @@ INTS_TO_HALF(uint8_t, u8, f16)
      [TS_U8] = from##_to_u8, [TS_BOOL] = from##_to_bool}
 
 static const ts_loop pairs[TS_DTYPE_COUNT][TS_DTYPE_COUNT] = {
-    [TS_F64] = ROW(f64),
-    [TS_F32] = {[TS_F64] = f32_to_f64, [TS_F32] = f32_to_f32, [TS_BF16] = bf16_narrow,
-                [TS_F16] = f16_narrow, [TS_I64] = f32_to_i64,
-                [TS_I32] = f32_to_i32, [TS_U8] = f32_to_u8, [TS_BOOL] = f32_to_bool},
-    [TS_BF16] = {[TS_F64] = bf16_to_f64, [TS_F32] = bf16_widen, [TS_BF16] = bf16_to_bf16,
-                 [TS_F16] = bf16_to_f16, [TS_I64] = bf16_to_i64,
-                 [TS_I32] = bf16_to_i32, [TS_U8] = bf16_to_u8, [TS_BOOL] = bf16_to_bool},
-    [TS_F16] = {[TS_F64] = f16_to_f64, [TS_F32] = f16_widen, [TS_BF16] = f16_to_bf16,
-                [TS_F16] = f16_to_f16, [TS_I64] = f16_to_i64,
-                [TS_I32] = f16_to_i32, [TS_U8] = f16_to_u8, [TS_BOOL] = f16_to_bool},
+    [TS_F64] = FLOAT_ROW(f64, f64_to_f32, f64_narrow_bf16, f64_narrow_f16),
+    [TS_F32] = FLOAT_ROW(f32, f32_to_f32, bf16_narrow, f16_narrow),
+    [TS_BF16] = HALF_ROW(bf16, move_16, bf16_convert_f16),
+    [TS_F16] = HALF_ROW(f16, f16_convert_bf16, move_16),
     [TS_I64] = INT_ROW(i64), [TS_I32] = INT_ROW(i32), [TS_U8] = INT_ROW(u8),
     [TS_BOOL] = INT_ROW(u8),
 };
@@ -195,6 +263,8 @@ VEC_FN void offsets(const ts_iter *it, int first, int skip, int64_t row, int64_t
     }
 }
 
+enum { LONG_ROW = 1024 }; /* bytes from which memcpy(), which aligns its stores, is faster */
+
 /** Rows along dim 0, contiguous on both sides. */
 static void move_rows(void *ctx, int64_t begin, int64_t end)
 {
@@ -207,6 +277,10 @@ static void move_rows(void *ctx, int64_t begin, int64_t end)
             char *t = it->data[0] + to + r * it->strides[1][0];
             const char *f = it->data[1] + from + r * it->strides[1][1];
             int64_t k = 0;
+            if (bytes >= LONG_ROW) {
+                memcpy(t, f, (size_t)bytes);
+                continue;
+            }
             for (; k + VEC_BYTES <= bytes; k += VEC_BYTES) {
                 vf v; /* memcpy: a row of bytes may be unaligned */
                 memcpy(&v, f + k, sizeof v);

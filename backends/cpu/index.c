@@ -8,6 +8,8 @@
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
+#include <stdatomic.h>
+
 typedef struct indices {
     const void *data;
     bool wide; /* i64, else i32 */
@@ -41,23 +43,43 @@ static TS_COLD ts_status fail_index(const ts_frame *f, int arg, const ts_tensor 
                        ts_format_sizes(text, sizeof text, position, t->ndim));
 }
 
+/** Indices whose range is checked. */
+typedef struct range_check {
+    indices index;
+    int64_t last; /* largest index in the range, at least -1 */
+    atomic_bool outside;
+} range_check;
+
+/* True if an index of part begin..end is outside: its sign or that of last - index is set. */
+#define ANY_OUTSIDE(I, name)                                                                       \
+    VEC_FN bool name(const range_check *r, int64_t begin, int64_t end)                             \
+    {                                                                                              \
+        const I *p = r->index.data;                                                                \
+        I last = (I)r->last, signs = 0;                                                            \
+        for (int64_t k = begin; k < end; k++)                                                      \
+            signs |= p[k] | (last - p[k]);                                                         \
+        return signs >> (8 * sizeof(I) - 1);                                                       \
+    }
+ANY_OUTSIDE(uint64_t, any_outside_i64)
+ANY_OUTSIDE(uint32_t, any_outside_i32)
+
+static void check_part(void *ctx, int64_t begin, int64_t end)
+{
+    range_check *r = ctx;
+    if (r->index.wide ? any_outside_i64(r, begin, end) : any_outside_i32(r, begin, end))
+        atomic_store_explicit(&r->outside, true, memory_order_relaxed);
+}
+
 /** Checks that all indices are in [0, bound), before any write. */
 static ts_status check_range(const ts_frame *f, int arg, int64_t bound)
 {
     const ts_tensor *t = f->args[arg].t;
-    int64_t n = t->numel;
-    bool bad = false;
-    if (t->dtype == TS_I64) {
-        const int64_t *p = (const int64_t *)t->data;
-        for (int64_t k = 0; k < n; k++)
-            bad |= (uint64_t)p[k] >= (uint64_t)bound;
-    } else {
-        const int32_t *p = (const int32_t *)t->data;
-        uint32_t top = bound > INT32_MAX ? (uint32_t)INT32_MAX + 1 : (uint32_t)bound;
-        for (int64_t k = 0; k < n; k++)
-            bad |= (uint32_t)p[k] >= top;
-    }
-    return TS_LIKELY(!bad) ? TS_OK : fail_index(f, arg, t, bound);
+    range_check r = {.index = indices_of(t), .last = bound - 1};
+    if (!r.index.wide)
+        r.last = ts_min64(r.last, INT32_MAX);
+    ts_parallel_for(t->numel, TS_CPU_GRAIN(1), check_part, &r);
+    bool outside = atomic_load_explicit(&r.outside, memory_order_relaxed);
+    return TS_LIKELY(!outside) ? TS_OK : fail_index(f, arg, t, bound);
 }
 
 /* ------------------------------------------------------------------------- rows by index ---- */

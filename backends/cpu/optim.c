@@ -17,7 +17,8 @@
 enum {
     LISTS = 4,     /* most lists of a rule */
     STAGED = 256,  /* elements a buffer holds */
-    BLOCK = 8192   /* elements that one partial sum of a norm covers */
+    BLOCK = 8192,  /* elements that one partial sum of a norm covers */
+    NUMBERS = 9    /* numbers that a rule computes once per tensor */
 };
 
 /** An update over lists: list k is args[k]; `written` lists are stored back. */
@@ -29,9 +30,12 @@ typedef struct job {
     int64_t *starts;     /* (n + 1): where tensor i begins in the common range */
     const int64_t *steps;    /* step number of each tensor; NULL for rules without steps */
     const ts_value *skipped; /* list of f32 counts of skipped steps per tensor, or absent */
+    /** Computes the numbers of tensor i, before its elements are updated; NULL for no numbers. */
+    void (*prepare)(struct job *job, int64_t i);
     /** Updates n contiguous elements of tensor i. data[k] has those of list k, all f64 if tensor i
      *  is f64, else f32; as they are stored if `stored`. */
     void (*update)(const struct job *job, int64_t i, void *const *data, int64_t n);
+    double numbers[NUMBERS];
     double lr, beta1, beta2, eps, decay, momentum, dampening;
     double factor;       /* factor of the gradients, or of the elements for scale and unscale */
     bool decoupled, nesterov, stored;
@@ -121,9 +125,11 @@ static bool is_flat(const job *j, int64_t i)
 }
 
 /** Updates the elements [first, first + n) of tensor i of each list. */
-static void update_part(const job *j, int64_t i, int64_t first, int64_t n)
+static void update_part(job *j, int64_t i, int64_t first, int64_t n)
 {
     void *data[LISTS];
+    if (j->prepare)
+        j->prepare(j, i);
     ts_dtype compute = compute_of(j, i);
     bool together = j->written && is_flat(j, i); /* sums keep the row-major order */
     unsigned staged = 0, flat = 0; /* bit k: list k goes through a buffer; load()'s `flat` */
@@ -166,11 +172,11 @@ static int64_t member_at(const int64_t *starts, int64_t n, int64_t at)
 
 static void update_range(void *ctx, int64_t begin, int64_t end)
 {
-    const job *j = ctx;
-    for (int64_t i = member_at(j->starts, j->n, begin); begin < end; i++) {
-        int64_t stop = ts_min64(j->starts[i + 1], end);
+    job j = *(const job *)ctx; /* a copy, because threads prepare different tensors */
+    for (int64_t i = member_at(j.starts, j.n, begin); begin < end; i++) {
+        int64_t stop = ts_min64(j.starts[i + 1], end);
         if (stop > begin)
-            update_part(j, i, begin - j->starts[i], stop - begin);
+            update_part(&j, i, begin - j.starts[i], stop - begin);
         begin = ts_max64(begin, stop);
     }
 }
@@ -237,8 +243,8 @@ static double grad_scale(const ts_frame *f, int arg)
 /* ------------------------------------------------------------------------------- adamw ---- */
 
 /* One source for f32 and f64: T scalar, V vector, p prefix, L lanes. c: the numbers that
- * adamw_update() computes. The moving average of the gradients is interpolated from the nearer end,
- * like lerp. */
+ * adamw_prepare() computes. The moving average of the gradients is interpolated from the nearer
+ * end, like lerp. */
 #define ADAMW(T, V, p, L, name)                                                               \
     VEC_FN void name##_lanes(T *param, const T *grad, T *m, T *v, int64_t n, const T *c,      \
                              bool decoupled)                                                  \
@@ -260,9 +266,9 @@ static double grad_scale(const ts_frame *f, int arg)
     static void name(T *param, const T *grad, T *m, T *v, int64_t n, const double *numbers,  \
                      bool decoupled)                                                          \
     {                                                                                         \
-        T c[9];                                                                               \
+        T c[NUMBERS];                                                                         \
         int64_t k = 0;                                                                        \
-        for (int q = 0; q < 9; q++)                                                           \
+        for (int q = 0; q < NUMBERS; q++)                                                     \
             c[q] = (T)numbers[q];                                                             \
         for (; k + L <= n; k += L)                                                            \
             name##_lanes(param + k, grad + k, m + k, v + k, L, c, decoupled);                 \
@@ -272,22 +278,27 @@ static double grad_scale(const ts_frame *f, int arg)
 ADAMW(float, vf, vf, VF_LANES, adamw_f32)
 ADAMW(double, vd, vd, VD_LANES, adamw_f64)
 
-static void adamw_update(const job *j, int64_t i, void *const *data, int64_t n)
+static void adamw_prepare(job *j, int64_t i)
 {
     double step = (double)step_of(j, i);
-    double numbers[9] = {j->decoupled ? 1 - j->lr * j->decay : j->decay,
-                         1 - j->beta1,
-                         j->beta2,
-                         1 - j->beta2,
-                         1 / sqrt(1 - pow(j->beta2, step)),
-                         j->eps,
-                         -j->lr / (1 - pow(j->beta1, step)),
-                         j->factor,
-                         j->beta1};
+    double numbers[NUMBERS] = {j->decoupled ? 1 - j->lr * j->decay : j->decay,
+                               1 - j->beta1,
+                               j->beta2,
+                               1 - j->beta2,
+                               1 / sqrt(1 - pow(j->beta2, step)),
+                               j->eps,
+                               -j->lr / (1 - pow(j->beta1, step)),
+                               j->factor,
+                               j->beta1};
+    memcpy(j->numbers, numbers, sizeof numbers);
+}
+
+static void adamw_update(const job *j, int64_t i, void *const *data, int64_t n)
+{
     if (IS_F32(j, i))
-        adamw_f32(data[0], data[1], data[2], data[3], n, numbers, j->decoupled);
+        adamw_f32(data[0], data[1], data[2], data[3], n, j->numbers, j->decoupled);
     else
-        adamw_f64(data[0], data[1], data[2], data[3], n, numbers, j->decoupled);
+        adamw_f64(data[0], data[1], data[2], data[3], n, j->numbers, j->decoupled);
 }
 
 static ts_status adamw(ts_frame *f)
@@ -295,6 +306,7 @@ static ts_status adamw(ts_frame *f)
     job j = {.lists = 4,
              .written = 1 | 4 | 8,
              .steps = f->args[4].ints,
+             .prepare = adamw_prepare,
              .update = adamw_update,
              .lr = f->args[5].d,
              .beta1 = f->args[6].d,

@@ -38,15 +38,15 @@ VEC_FN void S(largest_of_columns)(ts_dtype kind, const pool_job *job, int64_t pl
                                   window h, T *best, PLACE *rows)
 {
     const ts_axis *a = job->axis;
-    int64_t n = a[2].in;
+    int64_t n = a[2].in, all = job->planes * a[0].in * a[1].in * n;
     for (int64_t i = 0; i < n; i += LANES) {
         V most = F(set1)(-(T)INFINITY), at = S(place_vector)(d.first * a[1].in + h.first);
         for (int64_t k = 0; k < d.count; k++)
             for (int64_t r = 0; r < h.count; r++) {
                 int64_t row = (d.first + k * d.step) * a[1].in + h.first + r * h.step,
                         from = (plane * a[0].in * a[1].in + row) * n + i;
-                V x = n - i >= LANES ? S(get)(kind, job->x, from, LANES)
-                                     : S(get)(kind, job->x, from, n - i);
+                /* lanes behind the row are not used: a whole load is faster than a partial one */
+                V x = S(get)(kind, job->x, from, all - from);
                 VM m = S(replaces)(x, most);
                 most = F(select)(m, x, most);
                 at = F(select)(m, S(place_vector)(row), at);

@@ -25,6 +25,17 @@ TS_TEST(places_by_form)
     EXPECT_ERROR(ts_max_dim(t, 2, false, &places), TS_ERR_INDEX, "'dim'");
 }
 
+TS_TEST(a_dim_of_one_element_has_its_elements)
+{
+    double values[] = {3, -INFINITY, 7};
+    ts_tensor *t = ts_unsqueeze(row(TS_F64, values, 3), 0), *places = NULL;
+    EXPECT(ts_argmax_dim(t, 0, false), 0, 0, 0);
+    EXPECT(ts_argmin_dim(ts_unsqueeze(t, 2), 2, false), 0, 0, 0);
+    EXPECT(ts_max_dim(t, 0, false, &places), 3, -INFINITY, 7);
+    EXPECT(places, 0, 0, 0);
+    EXPECT(ts_min_dim(t, 0, false, NULL), 3, -INFINITY, 7);
+}
+
 TS_TEST(the_first_of_many_parts_wins)
 {
     ts_tensor *t = ts_zeros(TS_SIZES(200000), TS_F32);

@@ -268,6 +268,34 @@ TS_TEST(bits_do_not_depend_on_the_number_of_threads)
         ck_assert_mem_eq(grads[0][i]->data, grads[1][i]->data, (size_t)grads[0][i]->numel * 4);
 }
 
+/* A single row reads its values in place; many rows read packed values. If a value is not finite,
+ * keys with weight 0 are skipped. */
+TS_TEST(a_row_alone_has_the_bits_of_a_row_among_many, .loop = 4)
+{
+    TS_SCOPE;
+    enum { ROWS = 40, KEYS = 300, HIDDEN = 7 };
+    int64_t depth = _i & 1 ? 20 : 32;
+    ts_tensor *q = filled(1, TS_F32, 1, 2, ROWS, depth, DENSE),
+              *k = filled(2, TS_F32, 1, 2, KEYS, depth, SWAPPED),
+              *v = ts_clone(filled(3, TS_F32, 1, 2, KEYS, depth, SWAPPED)),
+              *seen = ts_full(TS_SIZES(1, 1, 1, KEYS), TS_SCALAR(1), TS_BOOL);
+    ((bool *)seen->data)[HIDDEN] = false;
+    if (_i & 2)
+        ((float *)v->data)[HIDDEN * v->strides[2] + 3] = INFINITY;
+    ts_attention_opts opts = {.size = sizeof opts, .mask = &seen};
+    ts_tensor *all = ts_scaled_dot_product_attention_ex(q, k, v, NULL, &opts);
+    ck_assert_msg(all != NULL, "%s", ts_error_message());
+    for (int64_t i = 0; i < ROWS; i++) {
+        ts_tensor *row = ts_clone(ts_slice(q, 2, i, i + 1, 1)),
+                  *y = ts_scaled_dot_product_attention_ex(row, k, v, NULL, &opts);
+        for (int64_t h = 0; h < 2; h++)
+            for (int64_t j = 0; j < depth; j++) {
+                ck_assert(isfinite(at(y, 0, h, 0, j)));
+                ck_assert(at(y, 0, h, 0, j) == at(all, 0, h, i, j));
+            }
+    }
+}
+
 TS_TEST(errors_name_the_argument_and_what_was_expected)
 {
     TS_SCOPE;

@@ -94,6 +94,42 @@ TS_TEST(scalars_are_rounded_as_copies_are)
         }
 }
 
+/* Blocks are converted by vectors if all their elements are near 0; a block of one element that is
+ * far is converted by scalar code. */
+TS_TEST(long_runs_are_converted_as_single_elements_are, .loop = 4)
+{
+    static const ts_dtype all[] = {TS_F64, TS_F32, TS_BF16, TS_F16, TS_I64, TS_I32, TS_U8, TS_BOOL};
+    static const double far[] = {NAN, INFINITY, -INFINITY, 0x1p31, -0x1p31, 0x1p31 + 1, -0x1p32,
+                                 0x1p40, 1e300};
+    enum { N = 1031 };
+    double values[N];
+    uint32_t state = 11;
+    for (int i = 0; i < N; i++) {
+        state = state * 1664525u + 1013904223u;
+        values[i] = (double)(int32_t)state / (i % 3 ? 3e7 : 3e3);
+    }
+    for (int i = 0; i < 9; i++)
+        values[600 + 17 * i] = far[i];
+    ts_tensor *x = ts_to(ts_from_array(values, TS_F64, TS_SIZES(N)), all[_i]);
+    for (int k = 0; k < 8; k++)
+        for (int strided = 0; strided < 2; strided++) {
+            TS_SCOPE;
+            ts_tensor *wide = ts_to(strided ? ts_select(ts_clone(ts_stack((ts_tensor *[]){x, x}, 2,
+                                                                          1)), 1, 0)
+                                            : x,
+                                    all[k]);
+            int64_t item = (int64_t)ts_dtype_size(all[k]);
+            for (int64_t i = 0; i < N; i++) {
+                TS_SCOPE;
+                ts_tensor *one = ts_to(ts_slice(x, 0, i, i + 1, 1), all[k]);
+                ck_assert_msg(!memcmp((const char *)ts_data(wide) + i * item, ts_data(one),
+                                      (size_t)item) || values[i] != values[i],
+                              "%s to %s, element %lld: %g", ts_dtype_name(all[_i]),
+                              ts_dtype_name(all[k]), (long long)i, values[i]);
+            }
+        }
+}
+
 TS_TEST(a_wide_number_becomes_a_half_in_one_rounding, .loop = 2)
 {
     ts_dtype half = _i ? TS_F16 : TS_BF16;

@@ -103,6 +103,31 @@ TS_TEST(joined_rows_change_no_value)
     }
 }
 
+/* Vectors of contiguous rows may hold elements of the next rows; those of channels-last images hold
+ * channels. */
+TS_TEST(maxima_of_short_rows_have_the_same_places_in_both_layouts)
+{
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16};
+    uint64_t state = seed();
+    for (int i = 0; i < 120; i++) {
+        TS_SCOPE;
+        int64_t h = drawn(&state, 1, 12), w = drawn(&state, 1, 20);
+        ts_tensor *values = ts_to(ts_round(ts_normal(TS_SIZES(drawn(&state, 1, 3),
+                                                              drawn(&state, 2, 9), h, w),
+                                                     0, 2, TS_F32)),
+                                  dtypes[drawn(&state, 0, 3)]);
+        ts_pool_opts *opts = POOL(.kernel = {drawn(&state, 1, h), drawn(&state, 1, w)},
+                                  .stride = {drawn(&state, 1, 3), drawn(&state, 1, 3)});
+        for (int d = 0; d < 2; d++)
+            opts->padding[d] = drawn(&state, 0, opts->kernel[d] / 2);
+        ts_tensor *y[2], *places[2];
+        for (int last = 0; last < 2; last++)
+            OK(y[last] = ts_max_pool2d(last ? last_of(values) : values, opts, &places[last]));
+        assert_close(ts_to(y[0], TS_F64), ts_to(y[1], TS_F64), 0);
+        assert_close(ts_to(places[0], TS_F64), ts_to(places[1], TS_F64), 0);
+    }
+}
+
 /** Result of op for lines x (N, C, L), and the gradient of x for weights that depend only on the
  * position. to: length of resized lines. */
 static ts_tensor *run_lines(int op, ts_tensor *x, int64_t to, int64_t kernel, ts_tensor **dx)
