@@ -10,6 +10,7 @@
 #include "dispatch/timers_state.h"
 #include "profile/profile.h"
 #include "tests/dispatch/common.h"
+#include "tests/profile/rival.h"
 #include "tests/profile/take.h"
 
 /** The entry whose `call` begins with the text; NULL if there is none. */
@@ -622,39 +623,19 @@ TS_TEST(a_trace_keeps_the_calls_of_ended_threads, .threads = true, .loop = 2)
     ts_profile_free(p);
 }
 
-static void *compete(void *stop)
-{
-    while (!atomic_load((atomic_bool *)stop))
-        ;
-    return NULL;
-}
-
-/** Two threads on one processor each wait for half of the time. */
 TS_TEST(time_in_which_the_system_runs_others_is_reported, .threads = true)
 {
     BEGIN;
-    FILE *counts = fopen("/proc/thread-self/schedstat", "r");
-    if (!counts)
+    if (!waits_are_counted())
         TS_SKIP("the system does not count the time in which a thread is ready and does not run");
-    fclose(counts);
-    cpu_set_t all, first;
-    ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
-    CPU_ZERO(&first);
-    for (int i = 0; !CPU_COUNT(&first); i++)
-        if (CPU_ISSET(i, &all))
-            CPU_SET(i, &first);
-    ck_assert_int_eq(sched_setaffinity(0, sizeof first, &first), 0);
     ts_tensor *x = one();
-    atomic_bool stop = false;
-    pthread_t other;
-    ck_assert_int_eq(pthread_create(&other, NULL, compete, &stop), 0);
+    rival other;
+    rival_start(&other);
     OK(ts_prof_start(NULL));
     for (double begin = seconds(); seconds() < begin + 0.4;)
         OK(ts_add_(x, x));
     ts_profile *p = take();
-    atomic_store(&stop, true);
-    ck_assert_int_eq(pthread_join(other, NULL), 0);
-    ck_assert_int_eq(sched_setaffinity(0, sizeof all, &all), 0);
+    rival_stop(&other);
     ck_assert_msg(p->preempted_ns > 0.2 * p->wall_ns && p->preempted_ns < 1.01 * p->wall_ns,
                   "%f of %f", p->preempted_ns, p->wall_ns);
     char *text = NULL;

@@ -2,14 +2,13 @@
  * with a machine's ceilings. */
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 
 #include "core/files.h"
 #include "core/testing.h"
 #include "tests/dispatch/common.h"
 #include "tests/profile/machine.h"
+#include "tests/profile/rival.h"
 #include "tests/profile/small.h"
 
 static char folder[64];
@@ -348,13 +347,6 @@ static void keep_warning(void *payload, const char *topic, const char *line)
         snprintf(warning, sizeof warning, "%s", line);
 }
 
-static void *compete(void *stop)
-{
-    while (!atomic_load((atomic_bool *)stop))
-        ;
-    return NULL;
-}
-
 static ts_status measure_for_a_while(void *ctx, ts_prof_machine *m)
 {
     static const double half = 1;
@@ -363,33 +355,20 @@ static ts_status measure_for_a_while(void *ctx, ts_prof_machine *m)
     return measure_fake((void *)(uintptr_t)&half, m);
 }
 
-/** Two threads on one processor each wait for half of the time. */
 TS_TEST(a_measurement_beside_other_threads_logs_a_warning, .threads = true)
 {
-    FILE *counts = fopen("/proc/thread-self/schedstat", "r");
-    if (!counts)
+    if (!waits_are_counted())
         TS_SKIP("the system does not count the time in which a thread is ready and does not run");
-    fclose(counts);
     own_cache();
-    cpu_set_t all, first;
-    ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
-    CPU_ZERO(&first);
-    for (int i = 0; !CPU_COUNT(&first); i++)
-        if (CPU_ISSET(i, &all))
-            CPU_SET(i, &first);
-    ck_assert_int_eq(sched_setaffinity(0, sizeof first, &first), 0);
     ts_log_set_callback(keep_warning, NULL);
-    atomic_bool stop = false;
-    pthread_t other;
-    ck_assert_int_eq(pthread_create(&other, NULL, compete, &stop), 0);
+    rival other;
+    rival_start(&other);
     ts_prof_machine m = {.size = sizeof m, .threads = 1};
     double time = 0.4;
     OK(ts_machine_kept("loaded", false, measure_for_a_while, &time, &m));
     ck_assert_msg(strstr(warning, "the processors ran other threads for ") != NULL, "'%s'",
                   warning);
-    atomic_store(&stop, true);
-    ck_assert_int_eq(pthread_join(other, NULL), 0);
-    ck_assert_int_eq(sched_setaffinity(0, sizeof all, &all), 0);
+    rival_stop(&other);
     char first_warning[sizeof warning];
     memcpy(first_warning, warning, sizeof warning);
     warning[0] = 0; /* the file stores the share */
