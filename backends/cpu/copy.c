@@ -13,33 +13,30 @@
 #define PAIR(from, S, decode, to, R, encode)                                                       \
     TS_SCALAR_LOOP1(R, S, from##_to_##to, encode(decode(x)))
 
-#define FROM_FLOAT(from, S)                                 \
-    PAIR(from, S, KEEP, f64, double, KEEP)                  \
-    PAIR(from, S, KEEP, f32, float, KEEP)                   \
-    PAIR(from, S, KEEP, i64, int64_t, ts_trunc_i64)         \
-    PAIR(from, S, KEEP, i32, int32_t, ts_trunc_i32)         \
-    PAIR(from, S, KEEP, u8, uint8_t, ts_trunc_i64)          \
+/* to_i64, to_i32: encode() to integers */
+#define FROM(from, S, to_i64, to_i32)            \
+    PAIR(from, S, KEEP, f64, double, KEEP)       \
+    PAIR(from, S, KEEP, f32, float, KEEP)        \
+    PAIR(from, S, KEEP, i64, int64_t, to_i64)    \
+    PAIR(from, S, KEEP, i32, int32_t, to_i32)    \
+    PAIR(from, S, KEEP, u8, uint8_t, to_i64)     \
     PAIR(from, S, KEEP, bool, uint8_t, NOT_ZERO)
 /* single: f32 rounded to odd, so the conversion to a half rounds once */
-#define FROM_INT(from, S, single)                                        \
-    PAIR(from, S, KEEP, f64, double, KEEP)                               \
-    PAIR(from, S, KEEP, f32, float, KEEP)                                \
-    PAIR(from, S, single, bf16, uint16_t, ts_f32_to_bf16)                \
-    PAIR(from, S, single, f16, uint16_t, ts_f32_to_f16)                  \
-    PAIR(from, S, KEEP, i64, int64_t, KEEP)                              \
-    PAIR(from, S, KEEP, i32, int32_t, KEEP)                              \
-    PAIR(from, S, KEEP, u8, uint8_t, KEEP)                               \
-    PAIR(from, S, KEEP, bool, uint8_t, NOT_ZERO)
+#define TO_HALVES(from, S, single)                        \
+    PAIR(from, S, single, bf16, uint16_t, ts_f32_to_bf16) \
+    PAIR(from, S, single, f16, uint16_t, ts_f32_to_f16)
 
-FROM_FLOAT(f64, double)
-FROM_FLOAT(f32, float)
-PAIR(f32, float, KEEP, bf16, uint16_t, ts_f32_to_bf16)
-PAIR(f32, float, KEEP, f16, uint16_t, ts_f32_to_f16)
+FROM(f64, double, ts_trunc_i64, ts_trunc_i32)
+FROM(f32, float, ts_trunc_i64, ts_trunc_i32)
+FROM(i64, int64_t, KEEP, KEEP)
+FROM(i32, int32_t, KEEP, KEEP)
+FROM(u8, uint8_t, KEEP, KEEP)
+TO_HALVES(f32, float, KEEP)
+TO_HALVES(i64, int64_t, ts_odd_f32_of)
+TO_HALVES(i32, int32_t, ts_odd_f32)
+TO_HALVES(u8, uint8_t, KEEP)
 PAIR(bf16, uint16_t, ts_bf16_to_f32, f32, float, KEEP)
 PAIR(f16, uint16_t, ts_f16_to_f32, f32, float, KEEP)
-FROM_INT(i64, int64_t, ts_odd_f32_of)
-FROM_INT(i32, int32_t, ts_odd_f32)
-FROM_INT(u8, uint8_t, KEEP)
 
 /* same dtype: bits move unchanged */
 TS_SCALAR_LOOP1(uint64_t, uint64_t, move_64, x)
