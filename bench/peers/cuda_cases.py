@@ -235,11 +235,10 @@ def convolution(n, c, side, o, k, stride, groups=1, transposed=False):
         make, lambda x, w, g: aten.convolution(x, w, None, *numbers),
         lambda x, w, g: [('convolution', [x, w, None, *numbers])], flops=flops, compiles=False)
     CASES[name + '_backward', shape, 'bf16'] = Case(
-        make, lambda x, w, g: aten.convolution_backward(g, x, w, None, *numbers,
-                                                        [True, True, False])[:2],
+        make, lambda x, w, g: aten.convolution_backward(g, x, w, [o], *numbers, [True] * 3),
         lambda x, w, g: [('convolution_backward', [g, x, w, list(x.shape), list(w.shape),
                                                    *numbers])],
-        flops=2 * flops, same=2, compiles=False)
+        flops=2 * flops, same=3, compiles=False)
 
 
 def add_widths(widths):
