@@ -1,10 +1,9 @@
 /**
  * @file cupti.c  Times of device work by CUPTI's activity API.
  *
- * CUPTI writes a record per kernel, copy and memset (a work), and per API call a record of its time
- * and a record of the number that the calling thread last pushed: the tag. All have the call's
- * correlation id, by which ts_cupti_end() joins them. Works of a graph have the id of the graph's
- * launch.
+ * CUPTI writes a record per kernel, copy and memset (a work), and calls on_call() at the begin and the
+ * end of API calls. A work and the call that queued it have the same correlation id, by which
+ * ts_cupti_end() joins them. Works of a graph have the id of the graph's launch.
  *
  * The file loads CUPTI at run time and declares the parts of its interface that it uses. The
  * offsets in records are equal in CUPTI 12 and 13.
@@ -14,7 +13,6 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,44 +20,57 @@
 
 /* ------------------------------------------------------------------------------ library ---- */
 
-enum { MEMCPY = 1, MEMSET = 2, DRIVER = 4, RUNTIME = 5, KERNEL = 10, MEMCPY_PEER = 22,
-       EXTERNAL_ID = 39 }; /* CUpti_ActivityKind */
+enum { MEMCPY = 1, MEMSET = 2, KERNEL = 10, MEMCPY_PEER = 22 }; /* CUpti_ActivityKind */
 enum { LIMIT_REACHED = 12, TAKEN = 39 }; /* CUptiResult */
-enum { OURS = 3 }; /* kind of the tags; CUpti_ExternalCorrelationKind: CUSTOM0 */
 enum { PAGEABLE = 1 }; /* CUpti_ActivityMemoryKind */
+enum { DRIVER = 1, RUNTIME = 2 }; /* CUpti_CallbackDomain */
+enum { ENTERS = 0 }; /* CUpti_ApiCallbackSite */
 
 /** Records of these kinds, in the order of enabling. */
-static const uint32_t kinds[] = {EXTERNAL_ID, DRIVER, RUNTIME, KERNEL, MEMCPY, MEMCPY_PEER, MEMSET};
+static const uint32_t kinds[] = {KERNEL, MEMCPY, MEMCPY_PEER, MEMSET};
 
-/** API calls that queue work, wait or allocate. CUPTI records no other calls, because the record of
- *  a trivial call costs as much as that of a launch. */
+/** API calls that queue work, wait or allocate. CUPTI calls on_call() for no others. The runtime
+ *  starts kernels and graphs by calls of the driver. */
 enum { QUEUES, WAITS, ALLOCATES };
 static const struct {
-    uint32_t id; /* CUpti_driver_api_trace_cbid or CUpti_runtime_api_trace_cbid */
-    bool driver;
+    uint32_t domain, id; /* id: CUpti_driver_api_trace_cbid or CUpti_runtime_api_trace_cbid */
     uint8_t what;
 } apis[] = {
-    {307, true, QUEUES},     /* cuLaunchKernel */
-    {652, true, QUEUES},     /* cuLaunchKernelEx */
-    {514, true, QUEUES},     /* cuGraphLaunch */
-    {211, false, QUEUES},    /* cudaLaunchKernel */
-    {430, false, QUEUES},    /* cudaLaunchKernelExC */
-    {505, false, QUEUES},    /* __cudaLaunchKernel */
-    {311, false, QUEUES},    /* cudaGraphLaunch */
-    {31, false, QUEUES},     /* cudaMemcpy */
-    {41, false, QUEUES},     /* cudaMemcpyAsync */
-    {44, false, QUEUES},     /* cudaMemcpy2DAsync */
-    {51, false, QUEUES},     /* cudaMemsetAsync */
-    {161, false, QUEUES},    /* cudaMemcpyPeerAsync */
-    {131, false, WAITS},     /* cudaStreamSynchronize */
-    {137, false, WAITS},     /* cudaEventSynchronize */
-    {165, false, WAITS},     /* cudaDeviceSynchronize */
-    {20, false, ALLOCATES},  /* cudaMalloc */
-    {22, false, ALLOCATES},  /* cudaFree */
-    {27, false, ALLOCATES},  /* cudaHostAlloc */
-    {26, false, ALLOCATES},  /* cudaFreeHost */
+    {DRIVER, 652, QUEUES},     /* cuLaunchKernelEx */
+    {DRIVER, 307, QUEUES},     /* cuLaunchKernel */
+    {DRIVER, 477, QUEUES},     /* cuLaunchCooperativeKernel */
+    {DRIVER, 514, QUEUES},     /* cuGraphLaunch */
+    {DRIVER, 653, QUEUES},     /* these four for the default stream of a thread */
+    {DRIVER, 442, QUEUES},
+    {DRIVER, 478, QUEUES},
+    {DRIVER, 515, QUEUES},
+    {RUNTIME, 41, QUEUES},     /* cudaMemcpyAsync */
+    {RUNTIME, 31, QUEUES},     /* cudaMemcpy */
+    {RUNTIME, 44, QUEUES},     /* cudaMemcpy2DAsync */
+    {RUNTIME, 51, QUEUES},     /* cudaMemsetAsync */
+    {RUNTIME, 161, QUEUES},    /* cudaMemcpyPeerAsync */
+    {RUNTIME, 131, WAITS},     /* cudaStreamSynchronize */
+    {RUNTIME, 137, WAITS},     /* cudaEventSynchronize */
+    {RUNTIME, 165, WAITS},     /* cudaDeviceSynchronize */
+    {RUNTIME, 20, ALLOCATES},  /* cudaMalloc */
+    {RUNTIME, 22, ALLOCATES},  /* cudaFree */
+    {RUNTIME, 27, ALLOCATES},  /* cudaHostAlloc */
+    {RUNTIME, 26, ALLOCATES},  /* cudaFreeHost */
 };
-enum { APIS = sizeof apis / sizeof *apis, API_IDS = 1000 /* above the highest id of a call */ };
+enum { APIS = sizeof apis / sizeof *apis };
+
+/** CUpti_CallbackData. */
+typedef struct api_data {
+    uint32_t site;
+    const char *function;
+    const void *arguments;
+    void *result;
+    const char *symbol;
+    void *context;
+    uint32_t context_id;
+    uint64_t *data;
+    uint32_t correlation;
+} api_data;
 
 typedef void (*request_fn)(uint8_t **buffer, size_t *bytes, size_t *most);
 typedef void (*complete_fn)(void *context, uint32_t stream, uint8_t *buffer, size_t bytes,
@@ -70,17 +81,14 @@ static struct {
     uint32_t (*text)(uint32_t result, const char **text);
     uint32_t (*subscribe)(void **subscriber, void *callback, void *data);
     uint32_t (*unsubscribe)(void *subscriber);
+    uint32_t (*call_back)(uint32_t on, void *subscriber, uint32_t domain, uint32_t id);
     uint32_t (*callbacks)(request_fn request, complete_fn complete);
     uint32_t (*enable)(uint32_t kind);
     uint32_t (*disable)(uint32_t kind);
     uint32_t (*flush)(uint32_t flag);
     uint32_t (*next)(uint8_t *buffer, size_t bytes, uint8_t **record);
     uint32_t (*dropped)(void *context, uint32_t stream, size_t *count);
-    uint32_t (*push)(uint32_t kind, uint64_t id);
-    uint32_t (*pop)(uint32_t kind, uint64_t *id);
     uint32_t (*clock)(uint64_t *ns);
-    uint32_t (*driver_api)(uint32_t id, uint8_t on);
-    uint32_t (*runtime_api)(uint32_t id, uint8_t on);
     uint32_t (*finalize)(void);
     char why[120]; /* reason why CUPTI cannot be used; empty if it can */
 } cupti;
@@ -116,17 +124,14 @@ static void load(void)
         {&cupti.text, "cuptiGetResultString"},
         {&cupti.subscribe, "cuptiSubscribe"},
         {&cupti.unsubscribe, "cuptiUnsubscribe"},
+        {&cupti.call_back, "cuptiEnableCallback"},
         {&cupti.callbacks, "cuptiActivityRegisterCallbacks"},
         {&cupti.enable, "cuptiActivityEnable"},
         {&cupti.disable, "cuptiActivityDisable"},
         {&cupti.flush, "cuptiActivityFlushAll"},
         {&cupti.next, "cuptiActivityGetNextRecord"},
         {&cupti.dropped, "cuptiActivityGetNumDroppedRecords"},
-        {&cupti.push, "cuptiActivityPushExternalCorrelationId"},
-        {&cupti.pop, "cuptiActivityPopExternalCorrelationId"},
         {&cupti.clock, "cuptiGetTimestamp"},
-        {&cupti.driver_api, "cuptiActivityEnableDriverApi"},
-        {&cupti.runtime_api, "cuptiActivityEnableRuntimeApi"},
         {&cupti.finalize, "cuptiFinalize"},
     };
     void *library = open_library();
@@ -160,28 +165,22 @@ static ts_status check(uint32_t result, const char *function)
 typedef struct layout {
     size_t device, correlation;
 } layout;
-/* Other offsets in bytes: START, END in records of kernels, copies and memsets; ID_* in records of
- * tags; COPY_* (bytes) in records of copies; REGISTERS to KERNEL_NAME in records of kernels; API_*
- * in records of API calls. */
-enum { START = 16, END = 24, ID = 8, ID_CORRELATION = 16, ID_KIND = 4 };
+/* Other offsets in bytes: START, END in records of kernels, copies and memsets; COPY_* (bytes) in
+ * records of copies; REGISTERS to KERNEL_NAME in records of kernels. */
+enum { START = 16, END = 24 };
 enum { COPY_FROM = 5, COPY_TO = 6 };
 enum { REGISTERS = 6, GRID = 52, BLOCK = 64, SHARED = 76, KERNEL_NAME = 104 };
-enum { API_ID = 4, API_START = 8, API_END = 16, API_CORRELATION = 32 };
 
-/** Tag of an API call. */
-typedef struct call_tag {
-    uint64_t tag;
-    uint32_t correlation;
-} call_tag;
-/** Time of an API call. */
+/** An API call: its thread's tag and its time, 0 if the recording began inside the call. */
 typedef struct api_call {
+    uint64_t tag;
     int64_t begin_ns, end_ns;
     uint32_t correlation;
     uint8_t what; /* QUEUES, WAITS or ALLOCATES */
 } api_call;
 
-/* RECORDS_MOST: maximum number of works, of tags and of calls. Later works count as lost; later
- * tags and calls are dropped, which leaves their works untagged. BUFFER: bytes of a CUPTI buffer.
+/* RECORDS_MOST: maximum number of works and of calls. Later works count as lost; later calls are
+ * dropped, which leaves their works untagged. BUFFER: bytes of a CUPTI buffer.
  * NAMES: maximum number of kernels with a name. SPARE: maximum number of buffers kept. */
 enum { RECORDS_MOST = 4 << 20, BUFFER = 4 << 20, NAMES = 4096, SPARE = 256 };
 
@@ -193,7 +192,9 @@ typedef struct list {
 
 static struct {
     pthread_mutex_t lock; /* CUPTI delivers buffers from a thread of its own */
-    list works, tags, calls, waits; /* ts_device_work, call_tag, api_call, ts_device_wait */
+    list works, waits; /* ts_device_work, ts_device_wait */
+    pthread_mutex_t calls_lock; /* apart, because a thread that reads a buffer takes long */
+    list calls; /* api_call */
     int64_t lost;
     uint8_t *spare[SPARE]; /* returned buffers, for reuse. They are not freed, so a late write by
                               CUPTI cannot reach other memory */
@@ -204,7 +205,7 @@ static struct {
     } names[NAMES];
     void *subscriber;
     atomic_bool on;
-} session = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} session = {.lock = PTHREAD_MUTEX_INITIALIZER, .calls_lock = PTHREAD_MUTEX_INITIALIZER};
 static ts_cupti_limits limits[16]; /* by device */
 
 void ts_cupti_set_limits(int device, const ts_cupti_limits *of)
@@ -308,27 +309,6 @@ static void keep_work(const uint8_t *record, layout at, uint32_t kind)
         session.lost++;
 }
 
-static void keep_tag(const uint8_t *record)
-{
-    call_tag *t = read32(record + ID_KIND) == OURS ? next_item(&session.tags, sizeof *t) : NULL;
-    if (t)
-        *t = (call_tag){read64(record + ID), read32(record + ID_CORRELATION)};
-}
-
-static void keep_call(const uint8_t *record, bool driver)
-{
-    uint32_t id = read32(record + API_ID);
-    for (int i = 0; i < APIS; i++)
-        if (apis[i].id == id && apis[i].driver == driver) {
-            api_call *c = next_item(&session.calls, sizeof *c);
-            if (c)
-                *c = (api_call){(int64_t)read64(record + API_START),
-                                (int64_t)read64(record + API_END),
-                                read32(record + API_CORRELATION), apis[i].what};
-            return;
-        }
-}
-
 static void keep(const uint8_t *record)
 {
     uint32_t kind = read32(record);
@@ -337,9 +317,6 @@ static void keep(const uint8_t *record)
     case MEMCPY:
     case MEMSET: keep_work(record, (layout){32, 44}, kind); break;
     case MEMCPY_PEER: keep_work(record, (layout){32, 60}, kind); break;
-    case EXTERNAL_ID: keep_tag(record); break;
-    case DRIVER:
-    case RUNTIME: keep_call(record, kind == DRIVER); break;
     default: break;
     }
 }
@@ -372,31 +349,55 @@ static void complete(void *context, uint32_t stream, uint8_t *buffer, size_t byt
 
 /* ------------------------------------------------------------------------------ session ---- */
 
-static void ignore(void *data, uint32_t domain, uint32_t id, const void *call)
+/** Number of ended sessions. */
+static _Atomic uint32_t sessions;
+/** The thread's last tag, and the session of it. */
+static _Thread_local struct {
+    uint64_t tag;
+    uint32_t session;
+} tagged;
+
+void ts_cupti_tag(void *state, uint64_t tag)
 {
-    (void)data, (void)domain, (void)id, (void)call;
+    (void)state;
+    if (!atomic_load_explicit(&session.on, memory_order_relaxed))
+        return;
+    tagged.tag = tag;
+    tagged.session = atomic_load_explicit(&sessions, memory_order_relaxed);
 }
 
-/** Excludes all API calls but those of `apis` from the records. CUPTI writes no tags if the calls
- *  are enabled one by one instead. */
-static void exclude_apis(void)
+/** CUPTI calls this in the thread of an API call, at its begin and its end. */
+static void on_call(void *unused, uint32_t domain, uint32_t id, const api_data *call)
 {
-    for (uint32_t id = 1; id < API_IDS; id++) {
-        bool wanted[2] = {false, false};
-        for (int i = 0; i < APIS; i++)
-            if (apis[i].id == id)
-                wanted[apis[i].driver] = true;
-        if (!wanted[0])
-            cupti.runtime_api(id, 0); /* fails for ids without a call */
-        if (!wanted[1])
-            cupti.driver_api(id, 0);
+    static _Thread_local struct {
+        int64_t ns;
+        uint32_t correlation;
+    } begin;
+    uint64_t ns = 0;
+    int i = 0;
+    (void)unused;
+    cupti.clock(&ns);
+    if (call->site == ENTERS) {
+        begin.ns = (int64_t)ns;
+        begin.correlation = call->correlation;
+        return;
     }
+    while (i < APIS - 1 && (apis[i].id != id || apis[i].domain != domain))
+        i++;
+    bool whole = begin.correlation == call->correlation;
+    bool ours = tagged.session == atomic_load_explicit(&sessions, memory_order_relaxed);
+    pthread_mutex_lock(&session.calls_lock);
+    api_call *place = next_item(&session.calls, sizeof *place);
+    if (place)
+        *place = (api_call){ours ? tagged.tag : 0, whole ? begin.ns : 0, whole ? (int64_t)ns : 0,
+                            call->correlation, apis[i].what};
+    pthread_mutex_unlock(&session.calls_lock);
 }
 
-/** Starts CUPTI. A subscriber without callbacks excludes other tools, and fails if one runs. */
+/** Starts CUPTI. Fails if another tool uses it. */
 static ts_status start(void)
 {
-    void (*callback)(void *, uint32_t, uint32_t, const void *) = ignore;
+    void (*callback)(void *, uint32_t, uint32_t, const api_data *) = on_call;
     void *address;
     memcpy(&address, &callback, sizeof address);
     TS_TRY(check(cupti.subscribe(&session.subscriber, address, NULL), "cuptiSubscribe"));
@@ -404,11 +405,12 @@ static ts_status start(void)
     size_t n = 0;
     while (n < sizeof kinds / sizeof *kinds && status == TS_OK)
         status = check(cupti.enable(kinds[n++]), "cuptiActivityEnable");
-    if (status == TS_OK)
-        exclude_apis();
+    for (int i = 0; i < APIS && status == TS_OK; i++)
+        status = check(cupti.call_back(1, session.subscriber, apis[i].domain, apis[i].id),
+                       "cuptiEnableCallback");
     if (status != TS_OK) {
-        while (n > 1)
-            cupti.disable(kinds[--n - 1]);
+        while (n > 0)
+            cupti.disable(kinds[--n]);
         cupti.unsubscribe(session.subscriber);
     }
     return status;
@@ -417,9 +419,10 @@ static ts_status start(void)
 /** Drops the records and names of the last session. */
 static void drop_records(void)
 {
-    empty(&session.works);
-    empty(&session.tags);
+    pthread_mutex_lock(&session.calls_lock);
     empty(&session.calls);
+    pthread_mutex_unlock(&session.calls_lock);
+    empty(&session.works);
     empty(&session.waits);
     session.lost = 0;
     for (int i = 0; i < NAMES; i++)
@@ -443,37 +446,6 @@ ts_status ts_cupti_begin(void *state)
     return TS_OK;
 }
 
-/* Number of ended sessions. Each thread remembers in which session it pushed a tag; its stack of
- * tags in CUPTI has at most one. */
-static _Atomic uint32_t sessions;
-
-/** Threads that are inside CUPTI in set_tag(). CUPTI must not end meanwhile. */
-static _Atomic uint32_t tagging;
-
-static void set_tag(uint64_t tag)
-{
-    static _Thread_local uint32_t pushed;
-    static _Thread_local uint64_t last;
-    uint32_t now = atomic_load_explicit(&sessions, memory_order_relaxed) + 1;
-    if (pushed == now && last == tag)
-        return;
-    if (pushed == now)
-        cupti.pop(OURS, NULL);
-    pushed = cupti.push(OURS, tag) == 0 ? now : 0;
-    last = tag;
-}
-
-void ts_cupti_tag(void *state, uint64_t tag)
-{
-    (void)state;
-    if (!atomic_load_explicit(&session.on, memory_order_relaxed))
-        return;
-    atomic_fetch_add(&tagging, 1);
-    if (atomic_load(&session.on))
-        set_tag(tag);
-    atomic_fetch_sub(&tagging, 1);
-}
-
 int64_t ts_cupti_clock(void *state)
 {
     (void)state;
@@ -481,51 +453,33 @@ int64_t ts_cupti_clock(void *state)
     return atomic_load(&session.on) && cupti.clock(&ns) == 0 ? (int64_t)ns : 0;
 }
 
-static int by_tag(const void *a, const void *b)
-{
-    uint32_t x = ((const call_tag *)a)->correlation, y = ((const call_tag *)b)->correlation;
-    return (x > y) - (x < y);
-}
 static int by_call(const void *a, const void *b)
 {
     uint32_t x = ((const api_call *)a)->correlation, y = ((const api_call *)b)->correlation;
     return (x > y) - (x < y);
 }
 
-/** bsearch() in a list that may be empty. */
-static void *find(const list *l, const void *key, size_t item,
-                  int (*compare)(const void *a, const void *b))
-{
-    return l->count ? bsearch(key, l->items, (size_t)l->count, item, compare) : NULL;
-}
-
-static uint64_t tag_of(uint32_t correlation)
-{
-    call_tag key = {0, correlation}, *t = find(&session.tags, &key, sizeof key, by_tag);
-    return t ? t->tag : 0;
-}
-
-/** Joins works and waits with tags and calls, by correlation id. */
+/** Joins works with calls by correlation id, and lists the waits. */
 static void join(void)
 {
     ts_device_work *w = session.works.items;
     api_call *c = session.calls.items;
-    if (session.tags.count)
-        qsort(session.tags.items, (size_t)session.tags.count, sizeof(call_tag), by_tag);
     if (session.calls.count)
         qsort(c, (size_t)session.calls.count, sizeof *c, by_call);
-    for (int64_t i = 0; i < session.works.count; i++) {
+    for (int64_t i = 0; i < session.works.count && session.calls.count; i++) {
         api_call key = {.correlation = w[i].launch};
-        const api_call *call = find(&session.calls, &key, sizeof key, by_call);
-        w[i].tag = tag_of(w[i].launch);
-        w[i].called_ns = call ? call->begin_ns : 0;
-        w[i].queued_ns = call ? call->end_ns : 0;
+        const api_call *call = bsearch(&key, c, (size_t)session.calls.count, sizeof *c, by_call);
+        if (!call)
+            continue;
+        w[i].tag = call->tag;
+        w[i].called_ns = call->begin_ns;
+        w[i].queued_ns = call->end_ns;
     }
     for (int64_t i = 0; i < session.calls.count; i++) {
         ts_device_wait *wait =
-            c[i].what == QUEUES ? NULL : next_item(&session.waits, sizeof *wait);
+            c[i].what == QUEUES || !c[i].begin_ns ? NULL : next_item(&session.waits, sizeof *wait);
         if (wait)
-            *wait = (ts_device_wait){tag_of(c[i].correlation), c[i].begin_ns, c[i].end_ns,
+            *wait = (ts_device_wait){c[i].tag, c[i].begin_ns, c[i].end_ns,
                                      c[i].what == ALLOCATES};
     }
 }
@@ -535,24 +489,23 @@ ts_status ts_cupti_end(ts_device_record *record)
     uint32_t version = 0;
     if (!atomic_exchange(&session.on, false))
         return ts_error_set(TS_ERR_STATE, "no GPU times: nothing was recorded");
-    while (atomic_load(&tagging))
-        sched_yield();
     ts_status status = check(cupti.flush(1), "cuptiActivityFlushAll");
     for (size_t i = sizeof kinds / sizeof *kinds; i-- > 0;)
         cupti.disable(kinds[i]);
     cupti.version(&version);
     cupti.unsubscribe(session.subscriber);
     cupti.finalize(); /* else its hooks slow down each later API call */
-    atomic_fetch_add(&sessions, 1); /* the tags of all threads have ended with CUPTI's session */
+    atomic_fetch_add(&sessions, 1); /* the tags of all threads end with the session */
     TS_TRY(status);
     pthread_mutex_lock(&session.lock);
+    pthread_mutex_lock(&session.calls_lock);
     join();
     *record = (ts_device_record){.work = session.works.items, .count = session.works.count,
                                  .lost = session.lost, .waits = session.waits.items,
                                  .nwaits = session.waits.count};
     snprintf(record->source, sizeof record->source, "CUPTI %u", version);
-    empty(&session.tags);
     empty(&session.calls);
+    pthread_mutex_unlock(&session.calls_lock);
     pthread_mutex_unlock(&session.lock);
     return TS_OK;
 }

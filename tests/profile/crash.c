@@ -12,7 +12,6 @@ enum { CALLS = 300 };
 /** Where the crash comes, or what hangs after it. */
 typedef enum place {
     PROGRAM,    /* in the program's own code */
-    PUSH,       /* inside of a CUPTI call, which therefore never ends */
     LAUNCH,     /* inside of the driver, whose lock a flush needs */
     FLUSH_HANGS, CLOCK_HANGS, FLUSH_CRASHES, FLUSH_ABORTS,
     TIMERS,     /* with the lock of the timers */
@@ -23,7 +22,7 @@ typedef enum place {
     PLACES
 } place;
 static const char *const place_names[PLACES] = {
-    "program", "push", "launch", "flush hangs", "clock hangs", "flush crashes", "flush aborts",
+    "program", "launch", "flush hangs", "clock hangs", "flush crashes", "flush aborts",
     "timers", "threads", "memory", "output", "two threads"};
 
 static int number; /* the signal of the crash */
@@ -65,7 +64,6 @@ static void crash_at(place where)
 {
     pthread_t thread;
     switch (where) {
-    case PUSH: fake->at_push = crash; break;
     case LAUNCH: fake->at_launch = crash; break;
     case FLUSH_HANGS: fake->at_flush = hang; break;
     case CLOCK_HANGS: fake->at_clock = hang; break;
@@ -77,7 +75,7 @@ static void crash_at(place where)
     case TWO_THREADS: pthread_create(&thread, NULL, crash_in_thread, NULL); break;
     default: break;
     }
-    if (where == PUSH || where == LAUNCH) {
+    if (where == LAUNCH) {
         TS_SCOPE;
         OK(ts_relu(ts_to_device(ts_ones(TS_SIZES(3), TS_F32), device)));
     }
@@ -160,7 +158,7 @@ TS_TEST(a_crash_leaves_a_profile, .loop = PLACES)
     static const int all[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
     BEGIN;
     place where = (place)_i;
-    bool never = where >= PUSH && where <= FLUSH_ABORTS;
+    bool never = where >= LAUNCH && where <= FLUSH_ABORTS;
     ts_profile_wait_ms[1] = never ? 300 : 10000;
     for (int i = 0; i < TS_COUNTOF(all); i++) {
         number = all[i];

@@ -13,8 +13,8 @@
 #include <time.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { RECORD = 216, ALL = 4096, DRIVER = 4, RUNTIME = 5, LAUNCH_API = 307, WAIT_API = 131,
-       ALLOCATE_API = 20, EXTERNAL_ID = 39, EMPTY = 11, LAST = 24, TAKEN = 39 };
+enum { RECORD = 216, ALL = 4096, DRIVER = 1, RUNTIME = 2, LAUNCH_API = 307, WAIT_API = 131,
+       ALLOCATE_API = 20, LAST = 24, TAKEN = 39, APIS = 1024 };
 
 EXPORT fake_device fake;
 EXPORT void fake_launch(uint32_t kind, int64_t gap, int64_t ns, int n);
@@ -23,15 +23,27 @@ EXPORT void fake_wait(bool allocates, int64_t begin, int64_t end);
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t records[ALL][RECORD];
 static int count;
-static bool enabled[64], excluded[64][1024]; /* excluded: API calls, by kind and id */
+static bool enabled[64], called_back[3][APIS]; /* called_back: API calls, by domain and id */
 static uint32_t correlation;
 static void (*request)(uint8_t **buffer, size_t *bytes, size_t *most);
 static void (*complete)(void *context, uint32_t stream, uint8_t *buffer, size_t bytes,
                         size_t valid);
 static bool began, ended; /* like a GPU's libraries: the first work registers an exit() handler,
                              which ends the library */
-static _Thread_local uint64_t stack[8];
-static _Thread_local int depth;
+typedef struct api_data { /* CUpti_CallbackData */
+    uint32_t site;
+    const char *function;
+    const void *arguments;
+    void *result;
+    const char *symbol;
+    void *context;
+    uint32_t context_id;
+    uint64_t *data;
+    uint32_t correlation;
+} api_data;
+static void (*subscriber)(void *data, uint32_t domain, uint32_t id, const api_data *call);
+static void *subscriber_data;
+static _Thread_local int64_t stamp; /* the clock in a callback */
 
 static void put32(uint8_t *record, size_t at, uint32_t value)
 {
@@ -68,30 +80,25 @@ static int64_t real_time(void)
     return host + fake.offset + (int64_t)(fake.drift * (double)(host - fake.drifts_from));
 }
 
-/** Writes the records of an API call: its tag and, unless begin is 0, its times. */
-static void put_call(uint32_t kind, uint32_t api, uint32_t id, int64_t begin, int64_t end)
+/** Calls the subscriber back at the begin, unless that is 0, and at the end of an API call. */
+static void call_back(uint32_t domain, uint32_t api, uint32_t id, int64_t begin, int64_t end)
 {
-    if (!enabled[kind] || excluded[kind][api])
+    api_data call = {.correlation = id};
+    if (!fake.subscribers || !called_back[domain][api] || fake.no_calls)
         return;
-    if (enabled[EXTERNAL_ID] && depth && !fake.no_tags) {
-        uint8_t *tag = next_record(EXTERNAL_ID);
-        put32(tag, 4, 3);
-        put64(tag, 8, stack[depth - 1]);
-        put32(tag, 16, id);
-    }
-    if (!begin)
-        return;
-    uint8_t *call = next_record(kind);
-    put32(call, 4, api);
-    put64(call, 8, (uint64_t)begin);
-    put64(call, 16, (uint64_t)end);
-    put32(call, 32, id);
+    stamp = begin;
+    if (begin)
+        subscriber(subscriber_data, domain, api, &call);
+    stamp = begin ? end : real_time();
+    call.site = 1;
+    subscriber(subscriber_data, domain, api, &call);
+    stamp = 0;
 }
 
 void fake_wait(bool allocates, int64_t begin, int64_t end)
 {
     pthread_mutex_lock(&lock);
-    put_call(RUNTIME, allocates ? ALLOCATE_API : WAIT_API, ++correlation, begin, end);
+    call_back(RUNTIME, allocates ? ALLOCATE_API : WAIT_API, ++correlation, begin, end);
     pthread_mutex_unlock(&lock);
 }
 
@@ -116,7 +123,7 @@ void fake_launch(uint32_t kind, int64_t gap, int64_t ns, int n)
         began = atexit(end_library) == 0;
     uint32_t id = ++correlation;
     int64_t called = fake.real ? real_time() : fake.called;
-    put_call(DRIVER, LAUNCH_API, id, called, called + fake.call_ns);
+    call_back(DRIVER, LAUNCH_API, id, called, called + fake.call_ns);
     if (fake.real && called + 1000 > fake.clock)
         fake.clock = called + 1000;
     fake.called = 0;
@@ -162,20 +169,30 @@ uint32_t cuptiGetResultString(uint32_t result, const char **text)
     *text = result == 1 ? "a wrong parameter" : "something else";
     return 0;
 }
-EXPORT uint32_t cuptiSubscribe(void **subscriber, void *callback, void *data);
-uint32_t cuptiSubscribe(void **subscriber, void *callback, void *data)
+EXPORT uint32_t cuptiSubscribe(void **handle, void *callback, void *data);
+uint32_t cuptiSubscribe(void **handle, void *callback, void *data)
 {
-    (void)data;
     if (fake.taken || fake.subscribers)
         return TAKEN;
     fake.subscribers++;
-    *subscriber = callback;
+    memcpy(&subscriber, &callback, sizeof callback);
+    subscriber_data = data;
+    *handle = &subscriber;
     return 0;
 }
-EXPORT uint32_t cuptiUnsubscribe(void *subscriber);
-uint32_t cuptiUnsubscribe(void *subscriber)
+EXPORT uint32_t cuptiUnsubscribe(void *handle);
+uint32_t cuptiUnsubscribe(void *handle)
 {
-    fake.subscribers -= subscriber != NULL;
+    fake.subscribers -= handle != NULL;
+    memset(called_back, 0, sizeof called_back);
+    return 0;
+}
+EXPORT uint32_t cuptiEnableCallback(uint32_t on, void *handle, uint32_t domain, uint32_t id);
+uint32_t cuptiEnableCallback(uint32_t on, void *handle, uint32_t domain, uint32_t id)
+{
+    if (handle != &subscriber || domain > RUNTIME || id >= APIS)
+        return 1;
+    called_back[domain][id] = on;
     return 0;
 }
 EXPORT uint32_t cuptiActivityRegisterCallbacks(void (*ask)(uint8_t **, size_t *, size_t *),
@@ -193,7 +210,6 @@ static uint32_t switch_kind(uint32_t kind, bool on)
     pthread_mutex_lock(&lock);
     fake.kinds += on - enabled[kind];
     enabled[kind] = on;
-    memset(excluded[kind], 0, sizeof excluded[kind]);
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -201,30 +217,11 @@ EXPORT uint32_t cuptiActivityEnable(uint32_t kind);
 uint32_t cuptiActivityEnable(uint32_t kind) { return switch_kind(kind, true); }
 EXPORT uint32_t cuptiActivityDisable(uint32_t kind);
 uint32_t cuptiActivityDisable(uint32_t kind) { return switch_kind(kind, false); }
-static uint32_t switch_api(uint32_t kind, uint32_t id, uint8_t on)
-{
-    if (id >= 1024)
-        return 1;
-    pthread_mutex_lock(&lock);
-    excluded[kind][id] = !on;
-    pthread_mutex_unlock(&lock);
-    return 0;
-}
-EXPORT uint32_t cuptiActivityEnableDriverApi(uint32_t id, uint8_t on);
-uint32_t cuptiActivityEnableDriverApi(uint32_t id, uint8_t on)
-{
-    return switch_api(DRIVER, id, on);
-}
-EXPORT uint32_t cuptiActivityEnableRuntimeApi(uint32_t id, uint8_t on);
-uint32_t cuptiActivityEnableRuntimeApi(uint32_t id, uint8_t on)
-{
-    return switch_api(RUNTIME, id, on);
-}
 EXPORT uint32_t cuptiGetTimestamp(uint64_t *ns);
 uint32_t cuptiGetTimestamp(uint64_t *ns)
 {
     call(fake.at_clock);
-    return *ns = (uint64_t)real_time(), 0;
+    return *ns = (uint64_t)(stamp ? stamp : real_time()), 0;
 }
 EXPORT uint32_t cuptiFinalize(void);
 uint32_t cuptiFinalize(void) { return fake.finalized++, 0; }
@@ -259,20 +256,4 @@ uint32_t cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_
     *dropped = fake.dropped;
     fake.dropped = 0;
     return 0;
-}
-EXPORT uint32_t cuptiActivityPushExternalCorrelationId(uint32_t kind, uint64_t id);
-uint32_t cuptiActivityPushExternalCorrelationId(uint32_t kind, uint64_t id)
-{
-    (void)kind;
-    call(fake.at_push);
-    if (depth == 8)
-        return 1;
-    stack[depth++] = id;
-    return 0;
-}
-EXPORT uint32_t cuptiActivityPopExternalCorrelationId(uint32_t kind, uint64_t *id);
-uint32_t cuptiActivityPopExternalCorrelationId(uint32_t kind, uint64_t *id)
-{
-    (void)kind, (void)id;
-    return depth ? depth--, 0 : EMPTY;
 }

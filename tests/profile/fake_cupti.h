@@ -10,12 +10,13 @@
 typedef struct fake_device {
     int64_t clock;      /* end of the last operation, ns */
     bool taken;         /* cuptiSubscribe() fails as if another tool used CUPTI */
-    bool no_tags;       /* no records of tags are written */
+    bool no_calls;      /* the subscriber is not called back */
     bool zero_times;    /* the next operation has invalid times, 0 */
     uint64_t dropped;   /* records that the next buffer reports as dropped */
     int subscribers, kinds; /* number of subscribers, number of enabled activity kinds */
     int finalized;          /* number of calls of cuptiFinalize() */
-    int64_t called;     /* time at which the next API call begins; 0: its record has no time */
+    int64_t called;     /* time at which the next API call begins; 0: the subscriber is called back
+                           only at its end */
     int64_t call_ns;    /* duration of API calls */
     bool real;          /* use the device's clock: a call begins now, and its work 1 us later or
                            after the work before it */
@@ -25,9 +26,9 @@ typedef struct fake_device {
     bool pageable;      /* copies are from pageable memory */
     const char *name;   /* of the next kernels */
     uint32_t blocks;    /* of the next kernels, with 256 threads and 32 registers each */
-    /* called at the beginning of cuptiActivityPushExternalCorrelationId(), cuptiGetTimestamp() and
-       cuptiActivityFlushAll(), and in API calls with the lock that flushing needs; NULL: nothing */
-    void (*at_push)(void), (*at_clock)(void), (*at_flush)(void), (*at_launch)(void);
+    /* called at the beginning of cuptiGetTimestamp() and cuptiActivityFlushAll(), and in API calls
+       with the lock that flushing needs; NULL: nothing */
+    void (*at_clock)(void), (*at_flush)(void), (*at_launch)(void);
 } fake_device;
 
 /** Values of CUpti_ActivityKind. */
