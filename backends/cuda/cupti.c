@@ -1,8 +1,8 @@
 /**
  * @file cupti.c  Times of device work by CUPTI's activity API.
  *
- * CUPTI writes a record per kernel, copy and memset (a work), and calls on_call() at the begin and the
- * end of API calls. A work and the call that queued it have the same correlation id, by which
+ * CUPTI writes a record per kernel, copy and memset (a work), and calls on_call() at the begin and
+ * the end of API calls. A work and the call that queued it have the same correlation id, by which
  * ts_cupti_end() joins them. Works of a graph have the id of the graph's launch.
  *
  * The file loads CUPTI at run time and declares the parts of its interface that it uses. The
