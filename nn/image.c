@@ -163,22 +163,38 @@ typedef struct adaptive {
     int dims;
 } adaptive;
 
-static ts_tensor *adaptive_forward(ts_module *m, ts_tensor *x)
+static ts_tensor *adaptive_avg_forward(ts_module *m, ts_tensor *x)
 {
     const adaptive *a = ts_module_payload(m);
     return ts_adaptive_avg_pool(x, a->sizes, a->dims);
 }
+static ts_tensor *adaptive_max_forward(ts_module *m, ts_tensor *x)
+{
+    const adaptive *a = ts_module_payload(m);
+    return ts_adaptive_max_pool(x, a->sizes, a->dims, NULL);
+}
 
-static const ts_module_type adaptive_type = {sizeof(ts_module_type), "AdaptiveAvgPool",
-                                             sizeof(adaptive), adaptive_forward, NULL};
+static const ts_module_type adaptive_avg_type = {sizeof(ts_module_type), "AdaptiveAvgPool",
+                                                 sizeof(adaptive), adaptive_avg_forward, NULL};
+static const ts_module_type adaptive_max_type = {sizeof(ts_module_type), "AdaptiveMaxPool",
+                                                 sizeof(adaptive), adaptive_max_forward, NULL};
 
-ts_module *ts_adaptive_avg_pool_new(const int64_t *sizes, int ndim)
+static ts_module *adaptive_new(const ts_module_type *type, const int64_t *sizes, int ndim)
 {
     adaptive a = {.dims = ndim};
     TS_TRY_NULL(TS_CHECK_LIST(sizes, ndim));
     TS_TRY_NULL(TS_CHECK_VALUE(ndim, ndim >= 1 && ndim <= 3, "1 to 3"));
     memcpy(a.sizes, sizes, (size_t)ndim * sizeof *sizes);
-    return module_of(&adaptive_type, &a, sizeof a);
+    return module_of(type, &a, sizeof a);
+}
+
+ts_module *ts_adaptive_avg_pool_new(const int64_t *sizes, int ndim)
+{
+    return adaptive_new(&adaptive_avg_type, sizes, ndim);
+}
+ts_module *ts_adaptive_max_pool_new(const int64_t *sizes, int ndim)
+{
+    return adaptive_new(&adaptive_max_type, sizes, ndim);
 }
 
 static ts_tensor *upsample_forward(ts_module *m, ts_tensor *x)

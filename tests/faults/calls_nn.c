@@ -68,6 +68,7 @@ CALLS(modules)
     MODULE(sequence, ts_max_pool_new(1, &pool));
     MODULE(sequence, ts_avg_pool_new(1, &pool));
     MODULE(sequence, ts_adaptive_avg_pool_new(TS_SIZES(2)));
+    MODULE(sequence, ts_adaptive_max_pool_new(TS_SIZES(2)));
     MODULE(sequence, ts_upsample_new(&resize));
     MODULE(rows, ts_embedding_new(2, 3));
     MODULE(x, ts_layer_norm_new(4, 0, true));

@@ -58,12 +58,14 @@ TS_TEST(image_modules_call_their_operators)
     ts_interpolate_opts resize = {.size = sizeof resize, .scale_factor = {2, 2}, .mode = TS_LINEAR};
     ts_module *modules[] = {ts_group_norm_new(2, 4, 0, true), ts_max_pool_new(2, &pool),
                             ts_avg_pool_new(2, &pool), ts_adaptive_avg_pool_new(TS_SIZES(3, 2)),
-                            ts_upsample_new(&resize)};
+                            ts_adaptive_max_pool_new(TS_SIZES(5, 1)), ts_upsample_new(&resize),
+                            ts_group_norm_new(4, 4, 0, true)};
     ts_tensor *ones = ts_ones(TS_SIZES(4), TS_F32), *zeros = ts_zeros(TS_SIZES(4), TS_F32),
               *wanted[] = {ts_group_norm(x, 2, ones, zeros, 1e-5), ts_max_pool2d(x, &pool, NULL),
                            ts_avg_pool2d(x, &pool), ts_adaptive_avg_pool(x, TS_SIZES(3, 2)),
-                           ts_interpolate(x, &resize)};
-    for (int k = 0; k < 5; k++) {
+                           ts_adaptive_max_pool(x, TS_SIZES(5, 1), NULL),
+                           ts_interpolate(x, &resize), ts_instance_norm(x, ones, zeros, 1e-5)};
+    for (int k = 0; k < (int)(sizeof modules / sizeof *modules); k++) {
         OK(modules[k]);
         ts_tensor *y = ts_forward(modules[k], x);
         OK(y);

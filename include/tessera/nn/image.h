@@ -34,7 +34,8 @@ typedef struct ts_batch_norm_opts {
  */
 TS_API ts_module *ts_batch_norm_new(int64_t channels, const ts_batch_norm_opts *opts);
 
-/** ts_group_norm(). Parameters, both (channels), if `affine`: "weight", ones, and "bias", zeros.
+/** ts_group_norm(); with groups == channels, ts_instance_norm(). Parameters, both (channels), if
+ *  `affine`: "weight", ones, and "bias", zeros.
  *  @param groups  a divisor of channels
  *  @param eps     0: 1e-5 */
 TS_API ts_module *ts_group_norm_new(int64_t groups, int64_t channels, double eps, bool affine);
@@ -47,6 +48,8 @@ TS_API ts_module *ts_max_pool_new(int dims, const ts_pool_opts *opts);
 TS_API ts_module *ts_avg_pool_new(int dims, const ts_pool_opts *opts);
 /** ts_adaptive_avg_pool() to the `ndim` (1 to 3) spatial sizes `sizes`. */
 TS_API ts_module *ts_adaptive_avg_pool_new(const int64_t *sizes, int ndim);
+/** ts_adaptive_max_pool(), without indices; arguments as for ts_adaptive_avg_pool_new(). */
+TS_API ts_module *ts_adaptive_max_pool_new(const int64_t *sizes, int ndim);
 /** ts_interpolate() with a copy of opts, not NULL: PyTorch's Upsample. */
 TS_API ts_module *ts_upsample_new(const ts_interpolate_opts *opts);
 
