@@ -1,6 +1,7 @@
 """
 Compares compiled functions with torch.compile, and with a device copy of as many bytes as the group
-moves. The functions are chains of pointwise calls over tensors larger than the caches.
+moves. The functions are chains of pointwise calls over tensors larger than the caches; some have a
+call on rows (softmax, layer norm, sum) among them.
 
 The first cases are fixed: single calls and chains. The others are drawn by --seed. A function is
 written in reverse Polish notation, from which both sides are made."""
@@ -17,6 +18,8 @@ UNARY = ['cos', 'sin', 'exp', 'tanh', 'gelu', 'sigmoid', 'relu', 'silu', 'neg', 
 BINARY = ['add', 'sub', 'mul', 'maximum', 'minimum']
 IN_TORCH = {'gelu': 'torch.nn.functional.gelu', 'relu': 'torch.relu',
             'silu': 'torch.nn.functional.silu'}
+ROWS = {'softmax': 'torch.softmax({0}, -1)', 'sum': '{0}.sum(-1, True).expand_as({0})',
+        'norm': 'torch.nn.functional.layer_norm({0}, {0}.shape[-1:])'}
 
 
 class Case:
@@ -44,6 +47,8 @@ class Case:
                 text = f'torch.nn.functional.dropout({a}, {number}, True)'
             elif number:
                 text = f'{a} {"+" if name == "add" else "*"} {number}'
+            elif name in ROWS:
+                text = ROWS[name].format(a)
             elif name in DTYPES:
                 text = f'{a}.to(torch.{DTYPES[name]})'
             else:
@@ -57,7 +62,8 @@ class Case:
 
 
 def drawn(seed, count):
-    """Chains of 3 to 12 calls over 2-d tensors and rows of them."""
+    """Chains of 3 to 12 calls over 2-d tensors and rows of them; every other one has a call on
+    rows."""
     draw = random.Random(seed)
     for k in range(count):
         columns = draw.choice([1024, 4096, 5000, 3072])
@@ -78,6 +84,9 @@ def drawn(seed, count):
                 words.append(f'{draw.choice(["add", "mul"])}:{draw.uniform(-1, 1):.3f}')
             else:
                 words.append(draw.choice([w for w in UNARY if w != 'exp']))
+        if k % 2:
+            words.insert(draw.choice([i for i, word in enumerate(words, 1) if word[0] != 'x'] or
+                                     [len(words)]), draw.choice(list(ROWS)))
         if draw.random() < 0.3:
             words.append('f32' if dtype == 'bf16' else 'bf16')
         yield (f'drawn {k}: {" ".join(words)}', f'{rows}x{columns}', dtype), \
