@@ -216,7 +216,8 @@ def linear(m, k, n):
 # ---------------------------------------------------------------------------- convolutions ----
 
 def convolution(n, c, side, o, k, stride, groups=1, transposed=False):
-    """Channels-last. Padding keeps the side; a transposed convolution has no padding."""
+    """Channels-last. Padding keeps the side; a transposed convolution has no padding. The backward
+    call computes the gradients of x, w and a bias on both sides."""
     dtype, last = torch.bfloat16, torch.channels_last
     padding = 0 if transposed else k // 2
     numbers = [[stride] * 2, [padding] * 2, [1, 1], transposed, [0, 0], groups]
@@ -235,11 +236,10 @@ def convolution(n, c, side, o, k, stride, groups=1, transposed=False):
         make, lambda x, w, g: aten.convolution(x, w, None, *numbers),
         lambda x, w, g: [('convolution', [x, w, None, *numbers])], flops=flops, compiles=False)
     CASES[name + '_backward', shape, 'bf16'] = Case(
-        make, lambda x, w, g: aten.convolution_backward(g, x, w, None, *numbers,
-                                                        [True, True, False])[:2],
+        make, lambda x, w, g: aten.convolution_backward(g, x, w, [o], *numbers, [True] * 3),
         lambda x, w, g: [('convolution_backward', [g, x, w, list(x.shape), list(w.shape),
                                                    *numbers])],
-        flops=2 * flops, same=2, compiles=False)
+        flops=2 * flops, same=3, compiles=False)
 
 
 def add_widths(widths):
