@@ -1,6 +1,7 @@
 /** @file convolution_wgmma.cu  Launches of convolution_wgmma.cuh, and the maps of the copy engine.
  */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/convolution_taps.cuh"
 #include "backends/cuda/convolution_wgmma.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/tma.h"
@@ -156,36 +157,136 @@ static bool is_divided(const conv_division &d)
     return d.parts ? d.parts > 1 : d.each % d.steps;
 }
 
-/** Estimated time of all tiles' steps: `time` for a step of a tile. */
-template <class S> static int64_t time_by(const conv_call &c, int time)
+/* Estimated times, in clock cycles on the 132 multiprocessors of an H100. */
+enum {
+    BY_STEP = 1200, TAPS_STEP = 1300, /* a step of a tile */
+    START = 4000,                     /* a tile's first copies, and its stores */
+    CLUSTER = 3000,                   /* the sums of a cluster */
+    MERGE = 5000,                     /* the launch of a merge */
+    PARTIAL_RATE = 1700 /* bytes of partial sums that are written or read per cycle */
+};
+static int64_t merge_time(int64_t pieces, int64_t sums)
 {
-    int slabs = c.taps * ((c.each + 63) / 64);
-    return (int64_t)((c.rows + 64 * S::tall - 1) / (64 * S::tall)) *
-           ((slabs + S::wide - 1) / S::wide) * time;
+    return MERGE + pieces * sums * 8 / PARTIAL_RATE;
 }
-/** Calls f.operator()<S>() for the shape with the least estimated time. A tile of 64 rows has half
- * of the products of the others and takes 70 % of their time, because of its loads. */
-template <class F> static auto with_shape(const conv_call &c, F &&f)
+template <class S> static int64_t time_by(const conv_call &c)
 {
-    int64_t high = time_by<conv_by_shape<2, 4>>(c, 10),
-            middle = time_by<conv_by_shape<2, 2>>(c, 10),
-            low = time_by<conv_by_shape<1, 1>>(c, 7);
+    conv_division d = division_of<S>(c);
+    int64_t pieces = d.parts ? d.blocks : d.blocks + d.all;
+    return (d.blocks + 131) / 132 * (START + d.each * BY_STEP) +
+           (is_divided(d) ? merge_time(pieces, S::sums) : 0);
+}
+/** Calls f.operator()<S>() for the tiles of conv_wgmma_by_kernel whose steps take the least time.
+ * A tile of 64 rows has half of the products of the others and takes 70 % of their time, because
+ * of its loads. */
+template <class F> static auto with_tiles(const conv_call &c, F &&f)
+{
+    auto time = [&]<class S>(int step) {
+        int slabs = c.taps * ((c.each + 63) / 64);
+        return (int64_t)((c.rows + 64 * S::tall - 1) / (64 * S::tall)) *
+               ((slabs + S::wide - 1) / S::wide) * step;
+    };
+    int64_t high = time.template operator()<conv_by_shape<2, 4>>(10),
+            middle = time.template operator()<conv_by_shape<2, 2>>(10),
+            low = time.template operator()<conv_by_shape<1, 1>>(7);
     return high <= middle && high <= low ? f.template operator()<conv_by_shape<2, 4>>()
            : middle <= low               ? f.template operator()<conv_by_shape<2, 2>>()
                                          : f.template operator()<conv_by_shape<1, 1>>();
 }
-int64_t conv_wgmma_bytes(const conv_call &c)
+
+/** Number of images. */
+static int batch_of(const conv_call &c)
 {
-    return with_shape(c, [&]<class S>() {
-        conv_division d = division_of<S>(c);
-        return is_divided(d) ? ((int64_t)d.blocks + d.all) * S::sums * 4 : 0;
+    return c.windows / (c.axis[0].count * c.axis[1].count * c.axis[2].count);
+}
+/** Sets *plan to the plan of conv_taps_kernel with the least estimated time and returns the time;
+ * INT64_MAX if the kernel does not support the call. */
+static int64_t taps_time(const conv_call &c, conv_taps_plan *plan)
+{
+    /* clusters of 1, 2, 4 and 8 blocks that surely run at the same time: GPUs differ in the numbers
+     * of multiprocessors that can form a cluster, but all get the same bits */
+    static const int resident[] = {132, 64, 28, 12};
+    const conv_axis *a = c.axis;
+    bool plane = a[0].size == 1 && a[0].count == 1 && a[0].taps == 1 && a[0].base == 0;
+    for (int d = 1; d < 3; d++)
+        plane = plane && a[d].move == 1 && (a[d].shift == 1 || a[d].taps == 1);
+    conv_boxes b = conv_boxes::of(c);
+    int64_t tiles = (int64_t)((c.rows + 63) / 64) * b.pieces * b.chunks_tall * b.chunks_wide,
+            all = tiles * c.groups, steps = (int64_t)batch_of(c) * b.tall * b.wide,
+            least = INT64_MAX;
+    if (!plane || all > INT32_MAX / 8)
+        return INT64_MAX;
+    for (int k = 0; k < 4; k++)
+        for (int64_t rounds = 0; rounds <= 3; rounds++) {
+            int64_t parts = rounds ? rounds * resident[k] / all : 1, blocks = parts << k;
+            if (parts < 1 || (rounds && parts == 1) || blocks > steps)
+                continue;
+            int64_t each = (steps + blocks - 1) / blocks,
+                    turns = (parts * all + resident[k] - 1) / resident[k],
+                    time = turns * (START + each * TAPS_STEP + (k ? CLUSTER : 0)) +
+                           (parts > 1 ? merge_time(parts * all, TAPS_SUMS * 4) : 0);
+            if (time < least) {
+                least = time;
+                *plan = {(int)tiles, (int)all, (int)steps, 1 << k, (int)parts, (int)each};
+            }
+        }
+    return least;
+}
+
+/** Calls f(plan) with the plan of conv_taps_kernel, or f.operator()<S>() with tiles of
+ * conv_wgmma_by_kernel, by the least estimated time. */
+template <class F> static auto with_shape(const conv_call &c, F &&f)
+{
+    conv_taps_plan plan;
+    int64_t taps = taps_time(c, &plan);
+    return with_tiles(c, [&]<class S>() {
+        return taps <= time_by<S>(c) ? f(plan) : f.template operator()<S>();
     });
 }
-template <class T> cudaError_t conv_wgmma_by(const conv_call &c, cudaStream_t stream)
+
+struct by_bytes {
+    const conv_call &c;
+
+    int64_t operator()(const conv_taps_plan &p) const
+    {
+        return p.parts > 1 ? (int64_t)p.parts * p.all * TAPS_SUMS * 16 : 0;
+    }
+    template <class S> int64_t operator()() const
+    {
+        conv_division d = division_of<S>(c);
+        return is_divided(d) ? ((int64_t)d.blocks + d.all) * S::sums * 4 : 0;
+    }
+};
+int64_t conv_wgmma_bytes(const conv_call &c)
 {
-    if (c.each < 32)
-        return cudaErrorNotSupported;
-    return with_shape(c, [&]<class S>() {
+    return with_shape(c, by_bytes{c});
+}
+
+template <class T> struct by_launch {
+    const conv_call &c;
+    cudaStream_t stream;
+
+    cudaError_t operator()(const conv_taps_plan &p) const
+    {
+        const conv_axis &h = c.axis[1], &w = c.axis[2];
+        CUtensorMap image, y;
+        if (!map_of_matrix<T>(c.image, c.channels, w.size, h.size, batch_of(c), TAPS_LINE,
+                              TAPS_LINE, &image) ||
+            !map_of_matrix<T>(c.other, (int64_t)c.groups * c.rows, w.count, h.count, batch_of(c),
+                              TAPS_SIDE, TAPS_SIDE, &y))
+            return cudaErrorNotSupported;
+        cudaError_t e = ts::launch(conv_taps_kernel<T>,
+                                   {dim3((unsigned)(p.all * p.parts * p.cluster)), dim3(TAPS_BLOCK),
+                                    TAPS_BYTES, (unsigned)p.cluster},
+                                   stream, c, image, y, p);
+        if (e != cudaSuccess || p.parts == 1)
+            return e;
+        return ts::launch_early(
+            conv_taps_merge_kernel<T>,
+            {dim3((unsigned)p.all, TAPS_SUMS / 32), dim3(TAPS_WARPS * 32), 0, 1}, stream, c, p);
+    }
+    template <class S> cudaError_t operator()() const
+    {
         CUtensorMap image, y;
         conv_copies copies;
         conv_division d = division_of<S>(c);
@@ -200,7 +301,11 @@ template <class T> cudaError_t conv_wgmma_by(const conv_call &c, cudaStream_t st
         return ts::launch(conv_merge_kernel<T, S>,
                           {dim3((unsigned)d.all, 2 * S::sets * 16 / CONV_MERGED), dim3(128), 0, 1},
                           stream, c, d);
-    });
+    }
+};
+template <class T> cudaError_t conv_wgmma_by(const conv_call &c, cudaStream_t stream)
+{
+    return c.each < 32 ? cudaErrorNotSupported : with_shape(c, by_launch<T>{c, stream});
 }
 
 #else

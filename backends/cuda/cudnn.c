@@ -13,6 +13,7 @@
 #include "tessera/program.h"
 
 #include <dlfcn.h>
+#include <glob.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,9 +73,54 @@ static struct {
     char why[160]; /* reason why cuDNN cannot be used; empty if it can */
 } cudnn;
 
+/** Opens a file that matches `pattern`, or a library by its name if the pattern has no `*`. */
+static void *open_matching(const char *pattern)
+{
+    if (!strchr(pattern, '*'))
+        return dlopen(pattern, RTLD_NOW | RTLD_LOCAL);
+    glob_t found;
+    void *library = NULL;
+    if (glob(pattern, 0, NULL, &found) != 0)
+        return NULL;
+    for (size_t i = 0; i < found.gl_pathc && !library; i++)
+        library = dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_LOCAL);
+    globfree(&found);
+    return library;
+}
+
+#define FILE_NAME "libcudnn.so.9"
+#define PACKAGE "-packages/nvidia/cudnn/lib/" FILE_NAME
+
+/** Opens cuDNN. The library that the process has loaded comes first, then that of the active
+ * environment of pip or conda, which PyTorch would load too. NULL if there is none. */
+static void *open_library(void)
+{
+    static const struct {
+        const char *variable, *pattern; /* variable: names the folder before the pattern, or NULL */
+    } places[] = {
+        {"VIRTUAL_ENV", "/lib/python3*/site" PACKAGE},
+        {"CONDA_PREFIX", "/lib/" FILE_NAME},
+        {"CONDA_PREFIX", "/lib/python3*/site" PACKAGE},
+        {NULL, FILE_NAME},
+        {NULL, "/usr/local/cuda/lib64/" FILE_NAME},
+        {"HOME", "/.local/lib/python3*/site" PACKAGE},
+        {NULL, "/usr/local/lib/python3*/*" PACKAGE},
+    };
+    void *library = dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    for (size_t i = 0; i < sizeof places / sizeof *places && !library; i++) {
+        const char *folder = places[i].variable ? getenv(places[i].variable) : "";
+        char path[4096];
+        if (!folder || (places[i].variable && *folder != '/'))
+            continue;
+        int length = snprintf(path, sizeof path, "%s%s", folder, places[i].pattern);
+        if (length > 0 && (size_t)length < sizeof path)
+            library = open_matching(path);
+    }
+    return library;
+}
+
 static void load(void)
 {
-    static const char *const names[] = {"libcudnn.so.9", "/usr/local/cuda/lib64/libcudnn.so.9"};
     const struct {
         void *place;
         const char *name;
@@ -93,10 +139,8 @@ static void load(void)
         if (!library)
             snprintf(cudnn.why, sizeof cudnn.why, "TS_CUDA_CUDNN=%.100s", named);
     } else {
-        for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++)
-            library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        if (!library)
-            snprintf(cudnn.why, sizeof cudnn.why, "libcudnn.so.9 is not found");
+        if (!(library = open_library()))
+            snprintf(cudnn.why, sizeof cudnn.why, FILE_NAME " is not found");
     }
     for (size_t i = 0; library && !cudnn.why[0] && i < sizeof functions / sizeof *functions; i++) {
         void *function = dlsym(library, functions[i].name);

@@ -154,11 +154,12 @@ template <class T, int W> struct wgmma;
 #define WGMMA_TILES_128                                                                            \
     WGMMA_TILES_64, WGMMA_TILE(8), WGMMA_TILE(9), WGMMA_TILE(10), WGMMA_TILE(11), WGMMA_TILE(12),  \
         WGMMA_TILE(13), WGMMA_TILE(14), WGMMA_TILE(15)
-#define WGMMA_TILES_256                                                                            \
+#define WGMMA_TILES_192                                                                            \
     WGMMA_TILES_128, WGMMA_TILE(16), WGMMA_TILE(17), WGMMA_TILE(18), WGMMA_TILE(19),               \
-        WGMMA_TILE(20), WGMMA_TILE(21), WGMMA_TILE(22), WGMMA_TILE(23), WGMMA_TILE(24),            \
-        WGMMA_TILE(25), WGMMA_TILE(26), WGMMA_TILE(27), WGMMA_TILE(28), WGMMA_TILE(29),            \
-        WGMMA_TILE(30), WGMMA_TILE(31)
+        WGMMA_TILE(20), WGMMA_TILE(21), WGMMA_TILE(22), WGMMA_TILE(23)
+#define WGMMA_TILES_256                                                                            \
+    WGMMA_TILES_192, WGMMA_TILE(24), WGMMA_TILE(25), WGMMA_TILE(26), WGMMA_TILE(27),               \
+        WGMMA_TILE(28), WGMMA_TILE(29), WGMMA_TILE(30), WGMMA_TILE(31)
 #define WGMMA_REGISTERS_64                                                                         \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "   \
     "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -167,11 +168,13 @@ template <class T, int W> struct wgmma;
                        "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "    \
                        "%60, %61, %62, %63"
 
-#define WGMMA_REGISTERS_256                                                                        \
+#define WGMMA_REGISTERS_192                                                                        \
     WGMMA_REGISTERS_128                                                                            \
         ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "       \
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "         \
-        "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "         \
+        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define WGMMA_REGISTERS_256                                                                        \
+    WGMMA_REGISTERS_192                                                                            \
+        ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "       \
         "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, "           \
         "%123, %124, %125, %126, %127"
 
@@ -206,6 +209,8 @@ WGMMA(bf16, 64, 32, 33, 34, 35, 36);
 WGMMA(f16, 64, 32, 33, 34, 35, 36);
 WGMMA(bf16, 128, 64, 65, 66, 67, 68);
 WGMMA(f16, 128, 64, 65, 66, 67, 68);
+WGMMA(bf16, 192, 96, 97, 98, 99, 100);
+WGMMA(f16, 192, 96, 97, 98, 99, 100);
 WGMMA(bf16, 256, 128, 129, 130, 131, 132);
 WGMMA(f16, 256, 128, 129, 130, 131, 132);
 
@@ -213,9 +218,11 @@ WGMMA(f16, 256, 128, 129, 130, 131, 132);
 #undef WGMMA_TILE
 #undef WGMMA_TILES_64
 #undef WGMMA_TILES_128
+#undef WGMMA_TILES_192
 #undef WGMMA_TILES_256
 #undef WGMMA_REGISTERS_64
 #undef WGMMA_REGISTERS_128
+#undef WGMMA_REGISTERS_192
 #undef WGMMA_REGISTERS_256
 
 /** d = a bT over DEPTH columns. a and b are tiles with slabs of A_ROWS and B_ROWS rows. */

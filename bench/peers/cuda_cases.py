@@ -216,7 +216,8 @@ def linear(m, k, n):
 # ---------------------------------------------------------------------------- convolutions ----
 
 def convolution(n, c, side, o, k, stride, groups=1, transposed=False):
-    """Channels-last. Padding keeps the side; a transposed convolution has no padding."""
+    """Channels-last. Padding keeps the side; a transposed convolution has no padding. The backward
+    call computes the gradients of x, w and a bias on both sides."""
     dtype, last = torch.bfloat16, torch.channels_last
     padding = 0 if transposed else k // 2
     numbers = [[stride] * 2, [padding] * 2, [1, 1], transposed, [0, 0], groups]

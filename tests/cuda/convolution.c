@@ -262,3 +262,48 @@ TS_TEST(convolutions_of_large_batches_are_split)
     }
     assert_alike(all, sum, TS_F32, "gradient of w", 0);
 }
+
+/** Integers from -2 to 2 as f32, channels-last. */
+static ts_tensor *integers(const int64_t *sizes)
+{
+    ts_tensor *t = ts_to(ts_randint(sizes, 4, -2, 3), TS_F32);
+    return ts_movedim(ts_contiguous(ts_movedim(t, 1, -1)), -1, 1);
+}
+
+/* Sums of products of small integers are exact in f32, in any order. The weights have up to 3 x 3
+ * taps and more positions than draw_wide() draws, so that many blocks share a tile: clusters,
+ * parts, and positions beyond the image. */
+TS_TEST(gradients_of_convolutions_of_integers_are_exact, .loop = 2, .timeout = 240)
+{
+    setenv("TS_CUDA_CONV", "own", 1);
+    GPU(device);
+    ts_dtype dtype = halves[_i];
+    state = (uint64_t)(29 + _i);
+    ts_manual_seed((uint64_t)_i);
+    for (int turn = 0; turn < 16; turn++) {
+        TS_SCOPE;
+        int64_t in = 8 * drawn(4, 17), out = 8 * drawn(1, 17), batch = drawn(1, 5),
+                side = drawn(3, turn % 2 ? 16 : 90), kernel[] = {drawn(1, 3), drawn(2, 3)};
+        problem p = {.dims = 2, .b = TS_NONE, .opts = {.size = sizeof p.opts}};
+        int64_t x_sizes[] = {batch, in, side, side + drawn(0, 20)},
+                w_sizes[] = {out, in, kernel[0], kernel[1]};
+        for (int d = 0; d < 2; d++)
+            p.opts.padding[d] = drawn(0, kernel[d] - 1);
+        p.x = integers(x_sizes);
+        p.w = integers(w_sizes);
+        p.g = integers(ts_sizes(convolve(&p, p.x, p.w, p.b)));
+        OK(p.g);
+        ts_tensor *want[4], *got[4];
+        run(&p, TS_DEVICE_CPU, TS_F32, want);
+        run(&p, device, dtype, got);
+        for (int i = 1; i < 3; i++) {
+            ts_tensor *right = ts_to(want[i], dtype), *found = ts_to_device(got[i], TS_DEVICE_CPU);
+            ck_assert_msg(item(ts_all(ts_eq(found, right))) == 1,
+                          "turn %d: the gradient of %s (%s) of %lldx%lldx%lldx%lld, %lld features, "
+                          "kernel %lldx%lld is not exact",
+                          turn, i == 1 ? "x" : "w", ts_dtype_name(dtype), (long long)batch,
+                          (long long)in, (long long)x_sizes[2], (long long)x_sizes[3],
+                          (long long)out, (long long)kernel[0], (long long)kernel[1]);
+        }
+    }
+}

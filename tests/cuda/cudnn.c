@@ -4,6 +4,7 @@
 #include "backends/cuda/cudnn.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -449,4 +450,23 @@ TS_TEST(an_unusable_cudnn_library_is_not_used, .loop = 3)
     ck_assert(!run(&strided, TS_CUDA_CONV_Y));
     ck_assert_int_eq(all_runs(), 0);
     ck_assert_int_eq(ts_error_code(), TS_OK);
+}
+
+TS_TEST(cudnn_of_the_active_environment_is_used, FOLDER, .loop = 3)
+{
+    static const char *const variables[] = {"VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_PREFIX"};
+    static const char *const places[] = {"lib/python3.12/site-packages/nvidia/cudnn/lib", "lib",
+                                         "lib/python3.9/site-packages/nvidia/cudnn/lib"};
+    open_fake(1);
+    times[OWN] = 9;
+    for (int i = 0; i < 3; i++)
+        unsetenv(variables[i]);
+    unsetenv("TS_CUDA_CUDNN");
+    setenv(variables[_i], folder, 1);
+    char command[PATH_MAX];
+    snprintf(command, sizeof command, "mkdir -p %s/%s && ln -s %s %s/%s/libcudnn.so.9", folder,
+             places[_i], FAKE_CUDNN, folder, places[_i]);
+    ck_assert_int_eq(system(command), 0);
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_gt(fake->runs[0], 0);
 }
