@@ -89,6 +89,14 @@ TS_TEST(errors_of_factories_and_tensors_name_the_argument)
     WRONG((ts_item(NULL, &(double){0})),
           "TS_ERR_NULL: item: argument 't': expected a tensor, got NULL | pass TS_NONE where an "
           "optional tensor is absent");
+    WRONG((ts_item(ts_empty_on(NULL, 0, TS_F32, TS_DEVICE_META), &(double){0})),
+          "TS_ERR_DEVICE: item: argument 't': expected a tensor with values, got one on meta");
+    WRONG((ts_item_int(N, &(int64_t){0})),
+          "TS_ERR_SHAPE: item_int: argument 't': expected one element, got sizes (2, 3) | reduce "
+          "it first, or index an element");
+    WRONG((ts_item_int(A, &(int64_t){0})),
+          "TS_ERR_DTYPE: item_int: argument 't': expected an integer or bool dtype, got f32 | use "
+          "ts_item()");
     WRONG((ts_copy_to(A, NULL, 0)),
           "TS_ERR_VALUE: copy_to: argument 'bytes': expected 24 for the tensor's elements, got 0");
     WRONG((ts_copy_to(A, (char[4]){0}, 4)),
@@ -439,7 +447,7 @@ TS_TEST(errors_of_products_and_layers_name_the_argument)
     WRONG((ts_linear_new(0, 3, true)),
           "TS_ERR_VALUE: linear_new: argument 'in': expected at least 1, got 0");
     WRONG((ts_conv_new(4, 6, TS_SIZES(3, 0), true, NULL)),
-          "TS_ERR_VALUE: conv_new: argument 'kernel[d]': expected at least 1, got 0");
+          "TS_ERR_VALUE: conv_new: argument 'kernel[1]': expected at least 1, got 0");
     WRONG((ts_conv_transpose_new(4, 6, TS_SIZES(3, 3, 3, 3), true, NULL)),
           "TS_ERR_VALUE: conv_transpose_new: argument 'nkernel': expected 1 to 3, got 4");
     WRONG((ts_conv_new(3, 6, TS_SIZES(3), true, &(ts_conv_opts){.size = sizeof(ts_conv_opts),
