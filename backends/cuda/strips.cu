@@ -132,8 +132,9 @@ ts_status ts_cuda_copy_strips(ts_frame *f, const ts_cuda_strip *strips, int coun
     if (!blocks)
         return TS_OK;
     if (blocks > INT32_MAX)
-        return ts_error_set(TS_ERR_UNSUPPORTED, "%s: a copy of more than 2^31 blocks",
-                            ts_op_name(f->op));
+        return ts_error_set(TS_ERR_UNSUPPORTED,
+                            "%s: expected a copy of at most %d blocks, got %lld",
+                            ts_op_name(f->op), INT32_MAX, (long long)blocks);
     return on_device(f, [&](const call &c) {
         return launch(strips_kernel, {dim3((unsigned)blocks), dim3(STRIP_THREADS), 0, 1}, c.stream,
                       set);
