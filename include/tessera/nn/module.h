@@ -84,6 +84,7 @@ TS_API ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor 
  * constructor can be called in the argument list. Exception: a child that already has a parent, is
  * `m`, or contains `m` (TS_ERR_VALUE) is not freed. A NULL child returns the recorded failure.
  * @param name, slot  as in ts_module_add_parameter()
+ * Errors: TS_ERR_NULL, TS_ERR_VALUE (name, child), TS_ERR_MEMORY.
  */
 TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot);
 
