@@ -170,8 +170,8 @@ ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t class
     int n = s->folder ? scandir(path, &found, is_png, alphasort) : -1;
     if (n < 1) {
         free(found);
-        return ts_error_set(TS_ERR_IO, "scenes: '%s' has no PNG files (and their masks in "
-                            "'%s/masks')", path, folder);
+        return ts_error_set(TS_ERR_IO, "scenes: expected PNG files in '%s' and their masks in "
+                            "'%s/masks', found no PNG file", path, folder);
     }
     s->names = calloc((size_t)n, sizeof *s->names);
     for (; s->n < n && s->names; s->n++)

@@ -1,5 +1,5 @@
-/** @file attention.c  Attention against sums in double: shapes, masks,
- * layouts, gradients, threads. */
+/** @file attention.c  Attention compared with sums in double: shapes, masks, layouts, gradients,
+ * threads. */
 // SPDX-License-Identifier: MIT
 #include "tests/expect.h"
 #include "tests/harness.h"
