@@ -169,7 +169,7 @@ static __device__ __forceinline__ void meet(int blocks)
 {
 #if __CUDA_ARCH__ >= 900
     if (blocks > 1) {
-        cluster_meet();
+        cluster_sync();
         return;
     }
 #endif
