@@ -4,7 +4,7 @@
 #include "dispatch/invoke.h"
 #include "ops/kernel.h"
 
-/** Indices of the forward call's arguments from `mask` on. */
+/** Indices of the forward call's arguments starting at `mask`. */
 enum { MASK = 3, CU_SEQLENS, MAX_SEQLENS, SCALE, WINDOW, SOFTCAP, DROPOUT_P };
 
 static ts_status scaled_dot_product_attention(ts_vjp_call *b)

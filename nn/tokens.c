@@ -34,8 +34,9 @@ static int64_t start_of(const tokens *t, const ts_nn_draw *d, int64_t w)
 }
 
 /**
- * Reads `bytes` bytes of the file from position `at` on. The file is not mapped, because another
- * process may truncate it, and an access to a mapping beyond the end of the file raises SIGBUS.
+ * Reads `bytes` bytes of the file starting at position `at`. The file is not mapped, because
+ * another process may truncate it, and an access to a mapping beyond the end of the file raises
+ * SIGBUS.
  */
 static ts_status read_bytes(const tokens *t, int64_t at, int64_t bytes, char *data)
 {

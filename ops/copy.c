@@ -29,8 +29,9 @@ static void keep_layout(ts_frame *f)
         ts_plan_channels_last(f->plan, 0, t->ndim);
 }
 
-/** Plans a conversion. The entry checks that the kernel supports the compute dtype, which is that
- * of the source; it becomes that of the result if the kernel does not support the latter. */
+/** Plans a conversion. The compute dtype, which the entry checks against the kernel's dtypes, is
+ * that of the source if the kernel supports the dtype of the result; otherwise it is that of the
+ * result. */
 static void plan_conversion(ts_frame *f)
 {
     uint8_t result = f->plan->ret[0].dtype;
@@ -217,7 +218,7 @@ ts_status ts_item_int(ts_tensor *t, int64_t *value)
     return TS_OK;
 }
 
-/** Prints the dims from `dim` on. large: prints only the first and last 3 elements of a dim. */
+/** Prints the dims starting at `dim`. large: prints only the first and last 3 elements of a dim. */
 static void print_dim(const char *p, const ts_tensor *t, int dim, const int64_t *steps, bool large)
 {
     int item = ts_dtype_sizes[t->dtype];

@@ -298,7 +298,7 @@ template <class A> struct coefficients {
           base(slope + units)
     {
     }
-    /** The coefficients of the units from `unit` on. */
+    /** The coefficients of the units starting at `unit`. */
     coefficients from(int64_t unit) const
     {
         coefficients c = *this;
@@ -459,7 +459,7 @@ template <class A, int N, int MODE> struct formula {
     }
 };
 
-/** Loads V elements from `at` on, for apply(). */
+/** Loads V elements starting at `at`, for apply(). */
 template <class T, int V, int MODE> struct operands {
     wide_t<T> x[V] = {}, g[V] = {};
 

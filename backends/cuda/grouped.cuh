@@ -65,8 +65,8 @@ template <class A, int V, int COLS> struct grouped_sum {
             for (int e = 0; e < V; e++)
                 at[c][e] = 0;
     }
-    /** Adds a row. `row` points to this thread's first vector; the row has `left` vectors from it
-     * on. */
+    /** Adds a row. `row` points to this thread's first vector; the row has `left` vectors starting
+     * at it. */
     template <class T> __device__ __forceinline__ void add(const T *row, int64_t left)
     {
         vec<T, V> x[COLS];

@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(128)
 #endif
 }
 
-/** Loads batch 1, head 1 of (2, 3, 70, COLUMNS), from row FIRST on. SWAPPED: rows are outside heads
- * in memory, else heads outside rows. */
+/** Loads batch 1, head 1 of (2, 3, 70, COLUMNS), starting at row FIRST. SWAPPED: rows are outside
+ * heads in memory, else heads outside rows. */
 template <class T, int ROWS, int DEPTH, int COLUMNS, int FIRST, bool SWAPPED> int load()
 {
     constexpr int heads = 3, rows = 70;

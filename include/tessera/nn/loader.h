@@ -50,7 +50,7 @@ typedef struct ts_loader_opts {
 /** One batch. The tensors belong to the caller's innermost scope. */
 typedef struct ts_batch {
     ts_tensor *x;      /**< fields[0]. Tokens: (B, T) i64 */
-    ts_tensor *y;      /**< fields[1], TS_NONE without such a field. Tokens: (B, T) i64, the next
+    ts_tensor *y;      /**< fields[1]; TS_NONE if there is one field. Tokens: (B, T) i64, the next
                             token of each token in x */
     int64_t epoch;     /**< epoch of the batch */
     int64_t index;     /**< number of the batch in its epoch */
