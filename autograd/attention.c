@@ -4,14 +4,14 @@
 #include "dispatch/invoke.h"
 #include "ops/kernel.h"
 
-/** Indices of the forward call's arguments from `mask` on. */
+/** Indices of the forward call's arguments starting at `mask`. */
 enum { MASK = 3, CU_SEQLENS, MAX_SEQLENS, SCALE, WINDOW, SOFTCAP, DROPOUT_P };
 
 static ts_status scaled_dot_product_attention(ts_vjp_call *b)
 {
     if (NEEDS(MASK))
         return ts_error_set_hint(TS_ERR_AUTOGRAD,
-                                 "pass ts_detach() of it, or write attention with ops of their own",
+                                 "pass ts_detach() of it, or compute attention with separate ops",
                                  "scaled_dot_product_attention: argument 'mask': requires grad, "
                                  "and attention has no gradient for it");
     ts_tensor *out = Y, *g = GRAD(0), *g_lse = GRAD(1), *mask = ARG(MASK);

@@ -11,7 +11,7 @@
 
 enum { NUMBERS = 6 }; /* stride, padding, dilation, transposed, output_padding, groups */
 
-/** Copies the NUMBERS arguments of call b from argument `at` on. */
+/** Copies the NUMBERS arguments of call b starting at argument `at`. */
 static void copy_numbers(ts_value *to, ts_vjp_call *b, int at)
 {
     for (int i = 0; i < NUMBERS; i++)

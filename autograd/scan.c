@@ -1,4 +1,4 @@
-/** @file scan.c  Gradient rule of running sums: a running sum of the gradient in reverse order. */
+/** @file scan.c  Gradient rule of cumulative sums: the reversed cumulative sum of the gradient. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

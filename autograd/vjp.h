@@ -22,16 +22,16 @@ typedef struct ts_places {
 /** True if the strides prove that no two elements share a position. A false result proves
  *  nothing. */
 bool ts_places_distinct(const int64_t *sizes, const int64_t *strides, int ndim);
-/** ts_places_distinct() for the sizes of g, but with 1 for each dim whose stride is 0, as that of
- *  an expanded dim. */
+/** ts_places_distinct() for the sizes of g, without the expanded dims: those whose stride is 0. */
 bool ts_places_distinct_but_expanded(const ts_tensor *g, const int64_t *strides);
-/** g summed over the dims of more than one element whose stride is 0, which stay with size 1; g
- *  itself without such dims. NULL with an error. */
+/** g summed over its expanded dims (stride 0, more than one element), which become dims of size 1;
+ *  g itself if there are none. NULL with an error. */
 ts_tensor *ts_places_sum_expanded(ts_tensor *g, const int64_t *strides);
 
-/** Strides and offset in the storage, in elements, of saved argument i, a tensor. A write to the
- *  argument since the forward call is no error, unless it is recomputed: then the errors are those
- *  of ts_rule_saved_arg(). TS_ERR_INTERNAL if the rule does not save it. */
+/** Writes the strides of saved tensor argument i and its offset in the storage, in elements. A
+ *  write to the argument since the forward call is no error. If the argument must be recomputed,
+ *  the errors are those of ts_rule_saved_arg(). TS_ERR_INTERNAL if the rule does not save the
+ *  argument. */
 ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset);
 /** Sizes, dtype and device of tensor argument i, or of member k of list argument i. The tensor need
  *  not be saved. If there is none, the dtype is TS_DTYPE_NONE. */
@@ -45,7 +45,8 @@ ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
  */
 ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *grad);
 ts_status ts_rule_give_places(ts_vjp_call *b, ts_tensor *grad, const ts_places *at);
-/** A tensor of n zeros with grad at a set of distinct positions; NULL with an error. NULL-safe. */
+/** Scatters grad: a new tensor of n elements with grad at a set of distinct positions and 0
+ *  elsewhere; NULL with an error. NULL-safe. */
 ts_tensor *ts_rule_spread(ts_tensor *grad, const ts_places *at, int64_t n);
 /** Argument i of a pointwise call, cast to the dtype of result 0, in which the kernel computed. A
  * plain number becomes a 0-dim tensor. NULL with an error. */

@@ -7,7 +7,7 @@
  *
  * B: batch size; H, G: heads of queries and of keys; ROWS: queries. Calls alternate between sets of
  * keys and values that have 300 MB together, or 16 sets if these have less, so that large sets are
- * not in the second-level cache.
+ * not in the L2 cache.
  */
 // SPDX-License-Identifier: MIT
 #include "cuda_clock.h"

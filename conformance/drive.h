@@ -22,7 +22,7 @@ typedef enum ts_layout {
     LAYOUT_TRANSPOSED, /* dims in the reverse order in memory */
     LAYOUT_EXPANDED,   /* one dim with stride 0 */
     LAYOUT_OFFSET,     /* contiguous, from the fourth element of a larger buffer */
-    LAYOUT_STRIDED,    /* every second element of a buffer, from the second on */
+    LAYOUT_STRIDED,    /* every second element of a buffer, starting at the second */
     LAYOUT_MIXED,      /* the layouts above in turn, one per tensor of a call */
     LAYOUT_COUNT
 } ts_layout;

@@ -178,8 +178,9 @@ ts_status ts_check_name(ts_check_place at, const char *name, const char *text, i
     if (!good)
         return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site, NULL,
                           "argument '%s': expected a name of 1 to %d printable ASCII characters "
-                          "without blanks%s%s, got '%.200s'",
-                          shown(name), most, *without ? " and without " : "", without, text);
+                          "without blanks%s%s%s, got '%.200s'",
+                          shown(name), most, *without ? " and without the characters '" : "",
+                          without, *without ? "'" : "", text);
     if (strcmp(text, "__metadata__") == 0 || (reserved && ts_word_index(reserved, ' ', text) >= 0))
         return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site, NULL,
                           "argument '%s': expected a name that is not reserved, got '%s'",

@@ -38,8 +38,8 @@ TS_INLINE float ts_f16_to_f32(uint16_t h)
     memcpy(&x, &bits, 4);
     return x;
 }
-/** Rounds an f32 to f16, to nearest even. Magnitudes from 65520 on become Inf; a NaN becomes quiet
- *  and keeps its sign. */
+/** Rounds an f32 to f16, to nearest even. Magnitudes of at least 65520 become Inf; a NaN becomes
+ *  quiet and keeps its sign. */
 TS_INLINE uint16_t ts_f32_to_f16(float x)
 {
     uint32_t bits, magnitude, small;

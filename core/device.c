@@ -342,7 +342,7 @@ static _Thread_local struct {
     ts_device device;
     ts_stream *stream; /* NULL: the entry is free */
 } current[MOST];
-static _Thread_local int used; /* entries from this index on are free */
+static _Thread_local int used; /* entries starting at this index are free */
 
 ts_stream *ts_stream_current(ts_device device)
 {

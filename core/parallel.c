@@ -83,8 +83,8 @@ static int initial_threads(void)
         if (ts_read_int(wanted, 1, INT_MAX, &n))
             return (int)n;
         ts_log_write("warning",
-                     "TS_NUM_THREADS: expected a whole number from 1 on, got '%.200s', which "
-                     "changes nothing",
+                     "TS_NUM_THREADS: expected a whole number of at least 1, got '%.200s'; the "
+                     "variable is ignored",
                      wanted);
     }
     return processors();

@@ -3,7 +3,7 @@
  * random numbers: as easy as 1, 2, 3" (SC 2011). Every backend computes these formulas.
  *
  * Key: the 64-bit seed as two words, low first. Counter: (low, high, 0, 0) of a 64-bit position. A
- * draw of n elements reserves blocks of four words from `offset` on:
+ * draw of n elements reserves blocks of four words starting at `offset`:
  *
  *   f32 and 32-bit draws  element i takes word i % 4 of block offset + i / 4
  *   f64 draws             element i takes words 2 * (i % 2) and the next of block offset + i / 2

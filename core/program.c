@@ -128,7 +128,7 @@ int ts_variable_choice(const char *name, const char *one_of)
         return -1;
     int index = ts_word_index(one_of, '|', value);
     if (index < 0)
-        ts_log_write("warning", "%s: expected %s, got '%.200s', which changes nothing", name,
+        ts_log_write("warning", "%s: expected %s, got '%.200s'; the variable is ignored", name,
                      one_of, value);
     return index;
 }

@@ -49,7 +49,7 @@ typedef struct ts_registry {
     /* keys of ts_key_prefer_fallback(); keys with a name */
     ts_keyset prefer_fallback, named;
     const ts_backend *backends[16]; /* backend of each key; NULL for keys without a struct */
-    int ops;                        /* defined ops; ops from ts_op_count() on are not published
+    int ops;                        /* defined ops; ops starting at ts_op_count() are not published
                                        yet */
 } ts_registry;
 

@@ -161,9 +161,9 @@ void ts_timers_close(ts_timers *t);
 ts_timers *ts_timers_of(ts_thread *thread);
 /** Records the thread's totals at the end of a step. One thread marks the steps of a profile. */
 void ts_timers_mark_step(ts_timers *t);
-/** The program marks its first step, from here on the only way to end steps: the steps that updates
- *  ended before become part of it. False if they have counted as this step already, because a
- *  schedule waited; the records made since then are dropped. */
+/** Call it when the program marks its first step. From then on only marks end steps, and steps that
+ *  optimizer updates ended before become part of the marked step. False if those steps have counted
+ *  already, because a schedule waited; the records made since then are dropped. */
 bool ts_timers_take_over(const ts_thread *thread);
 /** Ends a step of `thread` while nothing records. Does nothing unless a schedule waits and the
  *  thread marks the steps. */

@@ -141,7 +141,7 @@ static ts_status read_pair(void *payload, int64_t index, ts_tensor **sample)
     TS_TRY(mask);
     TS_TRY(check_mask(s, s->names[index], image, mask));
     image = ts_div_scalar(ts_to(image, TS_F32), 255);
-    if (s->vary) {
+    if (s->augment) {
         ts_tensor *pair[] = {image, mask};
         TS_TRY(ts_augment(pair, 2, TS_OPTS(ts_augment_opts, .flip = 0.5, .height = s->size,
                                            .width = s->size, .brightness = 0.2, .contrast = 0.2,
@@ -160,18 +160,18 @@ static int is_png(const struct dirent *entry)
     return n > 4 && strcmp(entry->d_name + n - 4, ".png") == 0;
 }
 
-ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t classes, bool vary)
+ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t classes, bool augment)
 {
     char path[4200];
     struct dirent **found = NULL;
     *s = (scenes){{sizeof s->dataset, count_pairs, read_pair, s, 2}, .size = size,
-                  .classes = classes, .vary = vary, .folder = strdup(folder)};
+                  .classes = classes, .augment = augment, .folder = strdup(folder)};
     snprintf(path, sizeof path, "%s/images", folder);
     int n = s->folder ? scandir(path, &found, is_png, alphasort) : -1;
     if (n < 1) {
         free(found);
-        return ts_error_set(TS_ERR_IO, "scenes: '%s' has no PNG files (and their masks in "
-                            "'%s/masks')", path, folder);
+        return ts_error_set(TS_ERR_IO, "scenes: expected PNG files in '%s' and their masks in "
+                            "'%s/masks', found no PNG file", path, folder);
     }
     s->names = calloc((size_t)n, sizeof *s->names);
     for (; s->n < n && s->names; s->n++)

@@ -21,7 +21,7 @@ typedef struct scenes {
     char *folder;
     char **names;   // names of n files, sorted
     int64_t n, classes;
-    bool vary;      // true: random crops, flips and colours; false: the middle of each image
+    bool augment;   // true: random crops, flips and colours; false: the middle of each image
 } scenes;
 
 /**
@@ -36,7 +36,7 @@ void scenes_draw(scenes *s, uint64_t seed, int64_t size);
  * Images are at least size x size; the loader's threads read and check images and masks. Errors:
  * TS_ERR_IO if there are no PNG files, TS_ERR_MEMORY. Call scenes_close() also after an error.
  */
-ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t classes, bool vary);
+ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t classes, bool augment);
 /** Frees what scenes_open() allocated. */
 void scenes_close(scenes *s);
 

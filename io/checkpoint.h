@@ -8,8 +8,8 @@
 
 #define TS_MANIFEST "manifest.json"
 
-/** Kinds of checkpoint folders, distinguished by name. For one step, readers prefer the lowest
- *  kind. */
+/** Kinds of checkpoint folders, distinguished by name. If a step has several folders, readers use
+ *  the WHOLE one, or else an ASIDE one. */
 typedef enum ts_checkpoint_kind {
     TS_CHECKPOINT_WHOLE,    /* STEP: complete */
     TS_CHECKPOINT_ASIDE,    /* STEP.old-PID: complete, renamed while STEP is being replaced */

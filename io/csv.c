@@ -121,7 +121,7 @@ ts_tensor *ts_csv_load(const char *path, const ts_csv_load_opts *opts)
     TS_TRY_NULL(TS_CHECK_VALUE(o.skip_lines, o.skip_lines >= 0, "at least 0"));
     table t = {.path = path, .separator = o.separator ? o.separator : ','};
     if (!strchr(",;|\t", t.separator)) {
-        ts_error_set(TS_ERR_VALUE, "csv_load: argument 'opts.separator': expected one of ',', ';', "
+        ts_error_set(TS_ERR_VALUE, "csv_load: argument 'separator': expected one of ',', ';', "
                      "'|' and tab, got %d", t.separator);
         return NULL;
     }

@@ -108,8 +108,8 @@ void ts_layers_from_environment(void)
                 known = ts_watcher_switch(all[i], TS_ALL_THREADS, true) == TS_OK;
         if (!known)
             ts_log_write("warning",
-                         "TS_LAYERS: expected nan, shapes or determinism, got '%.*s', which "
-                         "changes nothing",
+                         "TS_LAYERS: expected nan, shapes or determinism, got '%.*s'; the word "
+                         "is ignored",
                          (int)length, p);
     }
 }

@@ -57,8 +57,8 @@ static ts_module *convolution_new(const int64_t *sizes, int ndim, int64_t out, b
     return ts_nn_built(m, build(m, sizes, ndim, out, bias));
 }
 
-/* Checks the arguments of a constructor, which errors name, and writes the kernel's sizes to
- * sizes[2], sizes[3], ... */
+/* Checks the arguments of a constructor and writes the kernel's sizes to sizes[2], sizes[3], ...
+ * A macro, because the errors name the constructor. */
 #define CHECK_ARGUMENTS(o, sizes)                                                                  \
     do {                                                                                           \
         TS_TRY_NULL(TS_CHECK_OPTS(&(o), opts));                                                    \
@@ -71,7 +71,10 @@ static ts_module *convolution_new(const int64_t *sizes, int ndim, int64_t out, b
         TS_TRY_NULL(TS_CHECK_VALUE(out, out >= 1 && out % (o).groups == 0,                         \
                                    "a multiple of the number of groups"));                         \
         for (int d = 0; d < nkernel; d++) {                                                        \
-            TS_TRY_NULL(TS_CHECK_VALUE(kernel[d], kernel[d] >= 1, "at least 1"));                  \
+            static const char *const names[] = {"kernel[0]", "kernel[1]", "kernel[2]"};            \
+            if (kernel[d] < 1)                                                                     \
+                TS_TRY_NULL(ts_check_refuse(TS_CHECK_HERE, names[d], "at least 1",                 \
+                                            TS_SCALAR(kernel[d])));                                \
             (sizes)[2 + d] = kernel[d];                                                            \
         }                                                                                          \
     } while (0)

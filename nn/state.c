@@ -45,9 +45,10 @@ static ts_status collect_all(const ts_module *m, bool parameters, ts_named_tenso
     collector c = {.parameters = parameters};
     *list = (ts_named_tensors){0};
     TS_TRY(ts_module_each(m, collect, &c));
-    char *block = malloc((size_t)c.room * 2 * sizeof(void *) + c.bytes + 1);
+    size_t bytes = (size_t)c.room * 2 * sizeof(void *) + c.bytes + 1;
+    char *block = malloc(bytes);
     if (!block)
-        return ts_error_memory("a list of tensors", c.room * 2 * (int64_t)sizeof(void *));
+        return ts_error_memory("a list of tensors", (int64_t)bytes);
     c.names = (const char **)(void *)block;
     c.tensors = (ts_tensor **)(void *)(c.names + c.room);
     c.text = (char *)(c.tensors + c.room);
@@ -95,7 +96,7 @@ static void append_to_report(ts_load_report *r, const char *format, ...)
     va_end(args);
 }
 
-/** Counts an entry, and adds its name while there are few. */
+/** Increments *count, and adds the name to the text if it is among the first NAMED_MOST. */
 static void note(ts_load_report *r, int64_t *count, const char *kind, const char *name,
                  const char *detail)
 {
@@ -175,18 +176,34 @@ ts_status ts_nn_match_exactly(const char *function, const ts_named_tensors *own,
     return TS_OK;
 }
 
+/** Copies tensors by name. path: the file that has them, for the error; NULL: no file. */
 static ts_status load(const ts_named_tensors *own, const char *const *names,
-                      ts_tensor *const *tensors, int64_t n, bool strict, int64_t *given,
-                      ts_load_report *r)
+                      ts_tensor *const *tensors, int64_t n, bool strict, const char *path,
+                      int64_t *given, ts_load_report *r)
 {
     ts_nn_match(own, names, tensors, n, given, r);
     if (r->mismatched || (strict && (r->missing || r->unexpected)))
-        return ts_error_set(TS_ERR_VALUE, "module_load_state_dict: %s", r->text);
+        return path ? ts_error_set(TS_ERR_VALUE, "module_load: '%.200s': %s", path, r->text)
+                    : ts_error_set(TS_ERR_VALUE, "module_load_state_dict: %s", r->text);
     TS_NO_GRAD;
     for (int64_t i = 0; i < own->n; i++)
         if (given[i] >= 0)
             TS_TRY(ts_copy_(own->tensors[i], tensors[given[i]]));
     return TS_OK;
+}
+
+/** load() for all parameters and persistent buffers of m. */
+static ts_status load_module(ts_module *m, const char *const *names, ts_tensor *const *tensors,
+                             int64_t n, bool strict, const char *path, ts_load_report *r)
+{
+    ts_named_tensors own;
+    TS_TRY(ts_module_state_dict(m, &own));
+    int64_t *given = ts_nn_alloc(own.n, sizeof *given, "a match of names");
+    ts_status status =
+        given ? load(&own, names, tensors, n, strict, path, given, r) : TS_ERR_MEMORY;
+    free(given);
+    ts_named_tensors_free(&own);
+    return status;
 }
 
 ts_status ts_module_load_state_dict(ts_module *m, const char *const *names,
@@ -198,13 +215,7 @@ ts_status ts_module_load_state_dict(ts_module *m, const char *const *names,
     memset(r, 0, sizeof *r);
     TS_TRY(TS_CHECK_STRINGS(names, n));
     TS_TRY(TS_CHECK_TENSOR_LIST(tensors, n));
-    ts_named_tensors own;
-    TS_TRY(ts_module_state_dict(m, &own));
-    int64_t *given = ts_nn_alloc(own.n, sizeof *given, "a match of names");
-    ts_status status = given ? load(&own, names, tensors, n, strict, given, r) : TS_ERR_MEMORY;
-    free(given);
-    ts_named_tensors_free(&own);
-    return status;
+    return load_module(m, names, tensors, n, strict, NULL, r);
 }
 
 /* -------------------------------------------------------------------------------- files ---- */
@@ -239,13 +250,14 @@ ts_status ts_module_load(ts_module *m, const char *path)
 {
     TS_SCOPE;
     ts_named_tensors list = {0};
+    ts_load_report report = {0};
     TS_TRY(TS_CHECK_OBJECTS(m));
     TS_TRY(TS_CHECK_POINTERS(path));
     ts_safetensors *file = ts_safetensors_open(path, NULL);
     TS_TRY(file);
     ts_status status = ts_nn_read_all(file, &list);
     if (status == TS_OK)
-        status = ts_module_load_state_dict(m, list.names, list.tensors, list.n, true, NULL);
+        status = load_module(m, list.names, list.tensors, list.n, true, path, &report);
     free(list.names);
     ts_safetensors_close(file);
     return status;

@@ -34,8 +34,9 @@ static int64_t start_of(const tokens *t, const ts_nn_draw *d, int64_t w)
 }
 
 /**
- * Reads `bytes` bytes of the file from position `at` on. The file is not mapped, because another
- * process may truncate it, and an access to a mapping beyond the end of the file raises SIGBUS.
+ * Reads `bytes` bytes of the file starting at position `at`. The file is not mapped, because
+ * another process may truncate it, and an access to a mapping beyond the end of the file raises
+ * SIGBUS.
  */
 static ts_status read_bytes(const tokens *t, int64_t at, int64_t bytes, char *data)
 {
@@ -108,9 +109,10 @@ static ts_status make_batch(const void *payload, const ts_nn_draw *d, ts_tensor 
 static ts_status open_file(tokens *t, const ts_loader_opts *o, ts_nn_source *source)
 {
     struct stat info;
-    TS_TRY(ts_open_file("loader", t->path, O_RDONLY, &t->fd));
+    TS_TRY(ts_open_file("loader_open", t->path, O_RDONLY, &t->fd));
     if (fstat(t->fd, &info) != 0)
-        return ts_error_set(TS_ERR_IO, "loader: cannot examine '%s': %s", t->path, strerror(errno));
+        return ts_error_set(TS_ERR_IO, "loader_open: cannot examine '%s': %s", t->path,
+                            strerror(errno));
     int64_t all = info.st_size / item_size(t->dtype);
     t->first = ts_nn_part(all, o->from);
     t->tokens = ts_nn_part(all, o->to == 0 ? 1 : o->to) - t->first;
@@ -121,8 +123,8 @@ static ts_status open_file(tokens *t, const ts_loader_opts *o, ts_nn_source *sou
     if (source->samples < 1)
         return ts_error_set_hint(
             TS_ERR_SHAPE, "use a larger file, a smaller batch or shorter sequences",
-            "loader: '%s' has %lld tokens in the range; a batch of %lld x %lld needs %lld", t->path,
-            (long long)t->tokens, (long long)o->batch, (long long)o->length,
+            "loader_open: '%s' has %lld tokens in the range; a batch of %lld x %lld needs %lld",
+            t->path, (long long)t->tokens, (long long)o->batch, (long long)o->length,
             (long long)(o->batch * o->length + 1));
     source->bytes = info.st_size;
     return hash_head(t, info.st_size, &source->hash);
@@ -146,7 +148,7 @@ static ts_status check_sizes(const ts_loader_opts *o)
                             (long long)o->batch, (long long)o->length);
     if (o->dtype != TS_U8 && o->dtype != TS_I32 && o->dtype != TS_I64)
         return ts_error_set(TS_ERR_DTYPE,
-                            "loader_open: argument 'opts.dtype': expected u8, i32 or i64, got %s",
+                            "loader_open: argument 'dtype': expected u8, i32 or i64, got %s",
                             ts_dtype_name(o->dtype));
     return TS_OK;
 }

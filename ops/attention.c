@@ -9,7 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-/** Indices of a call's arguments: query, key, value from `first` on, options from `mask` on. */
+/** Indices of a call's arguments: query, key, value starting at `first`, options starting at
+ * `mask`. */
 typedef struct places {
     int first, mask, cu_seqlens, max_seqlens, scale, window, softcap, dropout_p;
 } places;
@@ -73,7 +74,7 @@ static void result_like(ts_plan *plan, int i, const ts_tensor *t, const int64_t 
     }
 }
 
-/** Checks the three arguments from `first` on: query (B, H, S, D), key (B, G, T, D) and value
+/** Checks the three arguments starting at `first`: query (B, H, S, D), key (B, G, T, D) and value
  * (B, G, T, E), where H is a multiple of G, or both are 0. Sets plan->compute and plan->strided. */
 static ts_status check_operands(ts_frame *f, int first)
 {

@@ -29,8 +29,9 @@ static void keep_layout(ts_frame *f)
         ts_plan_channels_last(f->plan, 0, t->ndim);
 }
 
-/** Plans a conversion. The entry checks that the kernel supports the compute dtype, which is that
- * of the source; it becomes that of the result if the kernel does not support the latter. */
+/** Plans a conversion. The compute dtype, which the entry checks against the kernel's dtypes, is
+ * that of the source if the kernel supports the dtype of the result; otherwise it is that of the
+ * result. */
 static void plan_conversion(ts_frame *f)
 {
     uint8_t result = f->plan->ret[0].dtype;
@@ -150,36 +151,44 @@ void ts_copy_install(void)
 
 /* ---------------------------------------------------------------------------- reading ---- */
 
-ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes)
+/** Copies the elements of t, `bytes` bytes, to host memory for the function `op`. */
+static ts_status copy_out(ts_tensor *t, void *data, size_t bytes, const char *op, const void *site)
 {
-    if (!ts_tensor_ok(t, "copy_to", "t", __builtin_return_address(0)))
-        return ts_error_code();
-    size_t need = (size_t)t->numel * ts_dtype_sizes[t->dtype];
-    if (bytes != need)
-        return ts_fail_op(TS_ERR_VALUE, "copy_to", __builtin_return_address(0), NULL,
-                          "argument 'bytes': expected %zu for the tensor's elements, got %zu", need,
-                          bytes);
-    TS_TRY(TS_CHECK_LIST(data, bytes));
-    if (need && !t->storage->data)
-        return ts_fail_op(TS_ERR_DEVICE, "copy_to", __builtin_return_address(0), NULL,
+    if (bytes && !t->storage->data)
+        return ts_fail_op(TS_ERR_DEVICE, op, site, NULL,
                           "argument 't': expected a tensor with values, got one on %s",
                           ts_device_name(t->storage->device));
     TS_SCOPE;
     ts_tensor *c = t->flags & TS_TENSOR_CONTIGUOUS ? t : ts_clone(t);
     TS_TRY(c);
     TS_TRY(ts_resolve(c));
-    return ts_device_copy(TS_DEVICE_CPU, data, c->storage->device, c->data, (int64_t)need);
+    return ts_device_copy(TS_DEVICE_CPU, data, c->storage->device, c->data, (int64_t)bytes);
 }
 
-static ts_status item(ts_tensor *t, ts_value *v, const void *site)
+ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes)
 {
-    if (!ts_tensor_ok(t, "item", "t", site))
+    const void *site = __builtin_return_address(0);
+    if (!ts_tensor_ok(t, "copy_to", "t", site))
+        return ts_error_code();
+    size_t need = (size_t)t->numel * ts_dtype_sizes[t->dtype];
+    if (bytes != need)
+        return ts_fail_op(TS_ERR_VALUE, "copy_to", site, NULL,
+                          "argument 'bytes': expected %zu for the tensor's elements, got %zu", need,
+                          bytes);
+    TS_TRY(TS_CHECK_LIST(data, bytes));
+    return copy_out(t, data, bytes, "copy_to", site);
+}
+
+/** Reads the element of a one-element tensor for the function `op`. */
+static ts_status item(ts_tensor *t, ts_value *v, const char *op, const void *site)
+{
+    if (!ts_tensor_ok(t, op, "t", site))
         return ts_error_code();
     if (t->numel != 1)
-        return ts_fail_op(TS_ERR_SHAPE, "item", site, "reduce it first, or index an element",
+        return ts_fail_op(TS_ERR_SHAPE, op, site, "reduce it first, or index an element",
                           "argument 't': expected one element, got sizes %s", TS_SIZES_TEXT(t));
     uint64_t bits[1];
-    TS_TRY(ts_copy_to(t, bits, ts_dtype_sizes[t->dtype]));
+    TS_TRY(copy_out(t, bits, ts_dtype_sizes[t->dtype], op, site));
     *v = ts_scalar_load(bits, (ts_dtype)t->dtype);
     return TS_OK;
 }
@@ -188,27 +197,28 @@ ts_status ts_item(ts_tensor *t, double *value)
 {
     ts_value v = ts_value_none();
     TS_TRY(TS_CHECK_POINTERS(value));
-    TS_TRY(item(t, &v, __builtin_return_address(0)));
+    TS_TRY(item(t, &v, "item", __builtin_return_address(0)));
     *value = ts_value_number(&v);
     return TS_OK;
 }
 
 ts_status ts_item_int(ts_tensor *t, int64_t *value)
 {
+    const void *site = __builtin_return_address(0);
     ts_value v = ts_value_none();
     TS_TRY(TS_CHECK_POINTERS(value));
-    if (!ts_tensor_ok(t, "item_int", "t", __builtin_return_address(0)))
+    if (!ts_tensor_ok(t, "item_int", "t", site))
         return ts_error_code();
     if (ts_dtype_is_float((ts_dtype)t->dtype))
-        return ts_fail_op(TS_ERR_DTYPE, "item_int", __builtin_return_address(0), "use ts_item()",
-                          "argument 't': expected an integer dtype, got %s",
+        return ts_fail_op(TS_ERR_DTYPE, "item_int", site, "use ts_item()",
+                          "argument 't': expected an integer or bool dtype, got %s",
                           ts_dtype_name((ts_dtype)t->dtype));
-    TS_TRY(item(t, &v, __builtin_return_address(0)));
+    TS_TRY(item(t, &v, "item_int", site));
     *value = v.i;
     return TS_OK;
 }
 
-/** Prints the dims from `dim` on. large: prints only the first and last 3 elements of a dim. */
+/** Prints the dims starting at `dim`. large: prints only the first and last 3 elements of a dim. */
 static void print_dim(const char *p, const ts_tensor *t, int dim, const int64_t *steps, bool large)
 {
     int item = ts_dtype_sizes[t->dtype];

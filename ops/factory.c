@@ -53,7 +53,7 @@ static ts_status plan_new(ts_frame *f, const int64_t *sizes, int ndim)
     TS_TRY(ts_check_dtype_number(f, at));
     if (!ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], &numel, &bytes))
         return ts_fail_arg(f, 0, TS_ERR_SHAPE,
-                           "expected numbers for a tensor whose bytes fit 63 bits, got sizes %s",
+                           "expected sizes >= 0 whose bytes fit 63 bits, got %s",
                            TS_LIST_TEXT(sizes, ndim));
     f->plan->compute = (ts_dtype)dtype;
     ts_plan_result(f->plan, 0, sizes, ndim, (ts_dtype)dtype, f->args[at + 1].device);

@@ -99,8 +99,8 @@ static ts_status check_f32_number(ts_frame *f, int arg, const ts_tensor *t, ts_d
     return TS_OK;
 }
 
-/** Checks the optional arguments from `arg` on: found (one flag), skipped (one counter per tensor
- *  of list 0) and grad_scale (a factor). */
+/** Checks the optional arguments starting at `arg`: found (one flag), skipped (one counter per
+ *  tensor of list 0) and grad_scale (a factor). */
 static ts_status check_guard_and_scale(ts_frame *f, int arg, ts_device device)
 {
     const ts_value *found = &f->args[arg], *skipped = &f->args[arg + 1];

@@ -80,8 +80,8 @@ static ts_status diagonal_of(ts_frame *f, int arg, const int64_t *from, const in
     TS_TRY(ts_check_dim(f, arg + 1, f->args[arg + 1].i, ndim, &a));
     TS_TRY(ts_check_dim(f, arg + 2, f->args[arg + 2].i, ndim, &b));
     if (a == b)
-        return ts_fail_arg(f, arg + 2, TS_ERR_INDEX, "expected a dim other than %lld, got it twice",
-                           (long long)a);
+        return ts_fail_arg(f, arg + 2, TS_ERR_INDEX,
+                           "expected another dim than 'dim1', got %lld for both", (long long)a);
     int n = 0;
     for (int d = 0; d < ndim; d++) {
         if (d == a || d == b)
@@ -223,9 +223,9 @@ ts_tensor *ts_narrow(ts_tensor *t, int dim, int64_t start, int64_t length)
     int64_t n = t->sizes[dim], first = start < 0 ? start + n : start;
     if (first < 0 || length < 0 || first > n || length > n - first) {
         ts_fail_op(TS_ERR_INDEX, "narrow", site, NULL,
-                   "arguments 'start' and 'length': expected a part of %lld elements, got %lld "
-                   "from %lld on",
-                   (long long)n, (long long)length, (long long)start);
+                   "arguments 'start' and 'length': expected a range inside the dim's %lld "
+                   "elements, got start %lld and length %lld",
+                   (long long)n, (long long)start, (long long)length);
         return NULL;
     }
     return ts_slice(t, dim, first, first + length, 1);
@@ -267,9 +267,9 @@ ts_status ts_split(ts_tensor *t, int64_t size, int dim, ts_tensor **parts, int n
     int64_t n = t->sizes[dim], makes = size < 1 ? 0 : n ? (n - 1) / size + 1 : 1;
     if (makes != nparts)
         return ts_fail_op(TS_ERR_VALUE, "split", site, NULL,
-                          "argument 'size': expected parts of dim %d of size %lld to number %d, "
-                          "got %lld parts of %lld",
-                          dim, (long long)n, nparts, (long long)makes, (long long)size);
+                          "argument 'size': expected a size that gives nparts = %d for dim %d of "
+                          "size %lld, got %lld, which gives %lld",
+                          nparts, dim, (long long)n, (long long)size, (long long)makes);
     return split(t, size, dim, parts, nparts);
 }
 

@@ -316,7 +316,8 @@ ts_tensor *ts_flatten(ts_tensor *t, int start_dim, int end_dim)
         return NULL;
     if (end_dim < start_dim) {
         ts_fail_op(TS_ERR_INDEX, "flatten", site, NULL,
-                   "argument 'end_dim': expected a dim from %d on, got %d", start_dim, end_dim);
+                   "argument 'end_dim': expected at least 'start_dim', %d, got %d", start_dim,
+                   end_dim);
         return NULL;
     }
     int64_t sizes[TS_MAX_DIMS], run = 1;
@@ -358,9 +359,9 @@ ts_tensor *ts_unflatten(ts_tensor *t, int dim, const int64_t *sizes, int ndim)
     }
     if (!fits) {
         ts_fail_op(TS_ERR_SHAPE, "unflatten", site, NULL,
-                   "argument 'sizes': expected sizes whose product is %lld, %d dims in all at "
-                   "most, got %s",
-                   (long long)t->sizes[dim], TS_MAX_DIMS, TS_LIST_TEXT(sizes, ndim));
+                   "argument 'sizes': expected 1 to %d sizes whose product is %lld, got %s",
+                   TS_MAX_DIMS - t->ndim + 1, (long long)t->sizes[dim],
+                   TS_LIST_TEXT(sizes, ndim));
         return NULL;
     }
     for (int d = dim + 1; d < t->ndim; d++)

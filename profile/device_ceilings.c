@@ -115,7 +115,7 @@ static ts_status make_chain(void *ctx, ts_tensor *const *in, int n, ts_tensor **
     return TS_OK;
 }
 
-/** Rate of elementwise arithmetic: a fused chain on an array that the second-level cache holds.
+/** Rate of elementwise arithmetic: a fused chain on an array that the L2 cache holds.
  *  *rate is unchanged if calls are not fused (TS_COMPILE), or if the device has no fused groups. */
 static ts_status measure_chain(ts_device device, const pair *busy, double *rate)
 {
@@ -138,7 +138,7 @@ static ts_status measure_chain(ts_device device, const pair *busy, double *rate)
 }
 
 /** Measures the bandwidth of copies. Sizes count both arrays. Copies of less than the smallest size
- *  are bound by their launch; the steps are small where the sizes of second-level caches lie. */
+ *  are bound by their launch; the steps are small where the sizes of L2 caches lie. */
 static ts_status measure_copies(ts_device device, const pair *busy, ts_prof_machine *m)
 {
     static const int mebibytes[TS_PROF_CURVE] = {2, 8, 16, 32, 48, 64, 128, 512};

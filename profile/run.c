@@ -49,18 +49,20 @@ static ts_status check_steps(const ts_prof_opts *o)
     for (int i = 0; i < TS_COUNTOF(counts); i++) {
         any = any || counts[i].count;
         if (counts[i].count < 0 || counts[i].count > MOST)
-            return ts_error_set(TS_ERR_VALUE, "prof_start: '%s': expected 0 to %d steps, got %lld",
+            return ts_error_set(TS_ERR_VALUE,
+                                "prof_start: argument '%s': expected 0 to %d steps, got %lld",
                                 counts[i].name, MOST, (long long)counts[i].count);
     }
     if (any && !o->active)
-        return ts_error_set(TS_ERR_VALUE, "prof_start: a schedule (skip_first, wait, warmup, "
-                                          "repeat) expects at least 1 active step, got 0");
+        return ts_error_set(TS_ERR_VALUE, "prof_start: argument 'active': expected at least 1 step "
+                                          "with a schedule (skip_first, wait, warmup, repeat), "
+                                          "got 0");
     if (any && (o->first_step || o->last_step))
         return ts_error_set(TS_ERR_VALUE, "prof_start: expected a schedule or a range of steps "
                                           "(first_step, last_step), got both");
     if (any && !o->ready)
-        return ts_error_set(TS_ERR_NULL, "prof_start: 'ready': a schedule expects a function that "
-                                         "receives the profiles, got NULL");
+        return ts_error_set(TS_ERR_NULL, "prof_start: argument 'ready': expected a function that "
+                                         "receives the profiles of the schedule, got NULL");
     return TS_OK;
 }
 
@@ -71,7 +73,8 @@ ts_status ts_prof_start(const ts_prof_opts *opts)
     TS_TRY(TS_CHECK_OPTS(&o, opts));
     TS_TRY(check_steps(&o));
     if (ts_prof_active())
-        return ts_error_set(TS_ERR_STATE, "prof_start: a profile records already");
+        return ts_error_set_hint(TS_ERR_STATE, "call ts_prof_stop() first, or run without TS_PROF",
+                                 "prof_start: a profile is already being recorded");
     ts_tally_chain(ts_profile_chains);
     TS_TRY(ts_prof_measure_calls(o.trace));
     ts_timers_mark_updates(updates, TS_COUNTOF(updates));

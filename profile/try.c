@@ -495,8 +495,8 @@ ts_status ts_prof_try(ts_status (*step)(void *user), void *user, ts_knob *knobs,
     TS_TRY(TS_CHECK_VALUE(o.warmup, o.warmup >= 0, "at least 0"));
     TS_TRY(TS_CHECK_VALUE(o.rounds, o.rounds >= 0 && o.rounds <= INT32_MAX, "0 to 2147483647"));
     if (ts_prof_active())
-        return ts_error_set(TS_ERR_STATE, "prof_try: a profile records already: call "
-                                          "ts_prof_stop(), or run without TS_PROF");
+        return ts_error_set_hint(TS_ERR_STATE, "call ts_prof_stop() first, or run without TS_PROF",
+                                 "prof_try: a profile is already being recorded");
     trial t = {step, user, o.warmup ? o.warmup : 3, o.steps ? o.steps : 10,
                o.rounds ? (int)o.rounds : 3};
     ts_profile *p = profile_steps(&t, t.steps);

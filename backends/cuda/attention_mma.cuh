@@ -70,8 +70,8 @@ __device__ __forceinline__ void products(float (&s)[TALL][WIDE / 8][4], attentio
 /**
  * sum[m] += p[m] b, for the WIDE rows of b and its first `depth` columns, rounded up to 32.
  * operand(left, m, k) sets `left` to columns 16 k to 16 k + 15 of p[m] as a left operand. PARTS
- * warps share the columns: each computes every PARTS-th run of 32 columns, this warp from run
- * `part` on.
+ * warps share the columns: each computes every PARTS-th run of 32 columns, this warp starting at
+ * run `part`.
  */
 template <class T, int DEPTH, int TALL, int WIDE, int PARTS = 1, class F>
 __device__ __forceinline__ void accumulate_operand(float (&sum)[TALL][DEPTH / PARTS / 8][4],
@@ -153,8 +153,8 @@ __device__ __forceinline__ void accumulate(float (&sum)[TALL][DEPTH / PARTS / 8]
 
 /** Multiplies a warp's 16 x COLUMNS accumulators by the factors of their rows (`low` for rows 0 to
  * 7, `high` for rows 8 to 15), rounds them, and stores them in rows row to row + 15 of a tile.
- * `parts` warps share the columns: each has every `parts`-th run of 32, this warp from run `part`
- * on. */
+ * `parts` warps share the columns: each has every `parts`-th run of 32, this warp starting at run
+ * `part`. */
 template <class T, int DEPTH, int COLUMNS>
 __device__ __forceinline__ void put(attention_tile<T, DEPTH> tile, int row,
                                     const float (&x)[COLUMNS / 8][4], float low, float high,

@@ -45,7 +45,7 @@ __device__ __forceinline__ void plain_set(const attention_call &c, void *data, i
         ((f16 *)data)[i] = narrow<f16>(x);
 }
 
-/** The rows of one head of an operand, from row `first` on; start and step are in elements. */
+/** The rows of one head of an operand, starting at row `first`; start and step are in elements. */
 struct plain_matrix {
     const void *data;
     int64_t start, step;
@@ -72,8 +72,8 @@ __device__ __forceinline__ void plain_load(const attention_call &c, plain_tile<A
     }
 }
 
-/** s = the dot products of SIDE rows of a, from `row` on, and SIDE rows of b, from `other` on. The
- * tiles `left` and `right` are scratch. */
+/** s = the dot products of SIDE rows of a, starting at `row`, and SIDE rows of b, starting at
+ * `other`. The tiles `left` and `right` are scratch. */
 template <class A>
 __device__ __forceinline__ void
 plain_products(const attention_call &c, A (&s)[2][2], const plain_matrix &a, int row,
@@ -94,8 +94,8 @@ plain_products(const attention_call &c, A (&s)[2][2], const plain_matrix &a, int
     }
 }
 
-/** sum += p b, for the SIDE rows of b from `row` on and SLICE columns from `column` on. The tile
- * `right` is scratch. */
+/** sum += p b, for the SIDE rows of b starting at `row` and SLICE columns starting at `column`. The
+ * tile `right` is scratch. */
 template <class A>
 __device__ __forceinline__ void plain_accumulate(const attention_call &c, A (&sum)[2][SLICE / 16],
                                                  const plain_tile<A> &p, const plain_matrix &b,
@@ -118,7 +118,7 @@ __device__ __forceinline__ void plain_accumulate(const attention_call &c, A (&su
 }
 
 /** Multiplies a block's sums by the factors of their rows and writes them to m, the rows of one
- * head of `to`, from row `row` and column `column` on. */
+ * head of `to`, starting at row `row` and column `column`. */
 template <class A>
 __device__ __forceinline__ void plain_write(const attention_call &c, const attention_operand &to,
                                             const plain_matrix &m, int row, int column,

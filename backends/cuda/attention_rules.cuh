@@ -152,9 +152,9 @@ struct attention_head {
     int batch, head;
 
     /**
-     * The pairs that dropout keeps among a warp's 16 rows from `row` on and 8 N keys from `key` on.
-     * The bits of pairs outside the window are unspecified. If c.keys is a multiple of 4, a lane
-     * draws one Philox block, of four keys, for each tile of 8 keys.
+     * The pairs that dropout keeps among a warp's 16 rows starting at `row` and 8 N keys starting
+     * at `key`. The bits of pairs outside the window are unspecified. If c.keys is a multiple of 4,
+     * a lane draws one Philox block, of four keys, for each tile of 8 keys.
      */
     template <int N>
     __device__ __forceinline__ attention_bits<N> kept_of_rows(int row, int key) const
@@ -170,7 +170,7 @@ struct attention_head {
         bits.trade(1, 2, 0x33333333);
         return bits;
     }
-    /** Like kept_of_rows(), for a warp's 16 keys from `key` on and 8 N rows from `row` on. */
+    /** kept_of_rows() for a warp's 16 keys starting at `key` and 8 N rows starting at `row`. */
     template <int N>
     __device__ __forceinline__ attention_bits<N> kept_of_keys(int row, int key) const
     {

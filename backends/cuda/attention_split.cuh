@@ -47,8 +47,8 @@ __device__ __forceinline__ attention_split_row split_row_of(const attention_call
     return {group * c.share + r / c.rows, r % c.rows};
 }
 
-/** One warp starts the asynchronous copy of a tile. Rows from `rows` on and columns from `columns`
- * on become zero. */
+/** One warp starts the asynchronous copy of a tile. Rows at `rows` and above and
+ * columns at `columns` and above become zero. */
 template <int ROWS, int HALVES, class T>
 __device__ __forceinline__ void load_by_warp(mma_tile<HALVES> tile, const T *from, int64_t step,
                                              int rows, int columns, int lane)

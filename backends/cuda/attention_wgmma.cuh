@@ -48,8 +48,8 @@ template <int DEPTH_, int GROUPS, int RULES> struct attention_wgmma_shape {
                                  2 * tile_ring<stages>::bytes + tile_ring<mask_stages>::bytes;
 };
 
-/** A unit of work of a block: rows from `first` on, and the number of tiles of keys that they see.
- * tiles = 0 ends the work. */
+/** A unit of work of a block: rows starting at `first`, and the number of tiles of keys that they
+ * see. tiles = 0 ends the work. */
 struct alignas(16) attention_rows {
     int first, head, batch, tiles;
 };

@@ -33,9 +33,9 @@ template <int DEPTH_> struct attention_wgmma_keys_shape {
                                  groups * 2 * slab_bytes + 16 + tile_ring<stages>::bytes;
 };
 
-/** A unit of work of a block: KEYS keys of a head, from key `first` on, and the tiles of ROWS rows
- * that see them. Each query head that shares the keys has `tiles` such tiles, from tile `start` on;
- * `total` is the number of tiles of all these heads. */
+/** A unit of work of a block: KEYS keys of a head, starting at key `first`, and the tiles of ROWS
+ * rows that see them. Each query head that shares the keys has `tiles` such tiles, starting at tile
+ * `start`; `total` is the number of tiles of all these heads. */
 template <int KEYS, int ROWS> struct attention_keys_work {
     attention_span span;
     int head, batch, first, start, tiles, total;

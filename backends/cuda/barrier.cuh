@@ -18,7 +18,7 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, int count)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 /** Makes initialised barriers visible to the cluster and the copy engine. The thread that called
- * barrier_init() calls it after the last one; __syncthreads() or cluster_meet() must follow before
+ * barrier_init() calls it after the last one; __syncthreads() or cluster_sync() must follow before
  * other threads use the barriers. */
 __device__ __forceinline__ void barriers_ready()
 {
@@ -81,7 +81,7 @@ __device__ __forceinline__ uint32_t peer_address(uint32_t mine, uint32_t rank)
     return a;
 }
 /** Barrier over all threads of all blocks of the cluster. */
-__device__ __forceinline__ void cluster_meet()
+__device__ __forceinline__ void cluster_sync()
 {
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::: "memory");

@@ -298,7 +298,7 @@ template <class A> struct coefficients {
           base(slope + units)
     {
     }
-    /** The coefficients of the units from `unit` on. */
+    /** The coefficients of the units starting at `unit`. */
     coefficients from(int64_t unit) const
     {
         coefficients c = *this;
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(THREADS)
         const part *from = parts + unit * s.splits;
         /* A split has the mean shift + a / count and squared deviations from it of
          * b - a^2 / count */
-        double count = 0, sum = 0, squares = 0, apart = 0;
+        double count = 0, sum = 0, squares = 0, correction = 0;
 #pragma unroll 4
         for (int64_t i = lane; i < n; i += 32) {
             part p = from[i];
@@ -345,13 +345,13 @@ __global__ void __launch_bounds__(THREADS)
             double by = p.count > 0 ? p.a / p.count : 0, d = p.shift - whole + by,
                    own = p.b - p.a * by;
             squares += (own < 0 ? 0 : own) + p.count * d * d;
-            apart += p.count * d;
+            correction += p.count * d;
         }
         /* makes the mean of equal f64 elements exact: the products with counts were rounded */
-        apart = warp_sum(apart) / count;
-        m = (A)(isfinite(apart) ? whole + apart : whole);
-        double spread = warp_sum(squares) / count - apart * apart;
-        v = (A)(spread < 0 ? 0 : spread);
+        correction = warp_sum(correction) / count;
+        m = (A)(isfinite(correction) ? whole + correction : whole);
+        double variance = warp_sum(squares) / count - correction * correction;
+        v = (A)(variance < 0 ? 0 : variance);
     }
     if (lane == 0) {
         mean.put(at, m);
@@ -377,7 +377,7 @@ __global__ void __launch_bounds__(THREADS)
             width = s.channels / s.groups;
     int lane = threadIdx.x % 32;
     const parameter &mean = forward.mean, &var = forward.var, &weight = forward.weight;
-    A shift = 0, along = 0;
+    A shift = 0, dot = 0;
     if (at < all) {
         int64_t first = at % s.groups * width, unit = at / s.groups * s.channels + first;
         A rstd = rsqrt(var.at<A>(at, 0) + (A)s.eps), m = mean.at<A>(at, 0),
@@ -391,14 +391,14 @@ __global__ void __launch_bounds__(THREADS)
                 if (width > 1)
                     w = weight.at<A>(first + i / splits, 1);
                 shift += w * (A)from[i].a;
-                along += w * (A)from[i].b;
+                dot += w * (A)from[i].b;
             }
             shift = warp_sum(shift);
-            along = warp_sum(along);
+            dot = warp_sum(dot);
         }
         for (int64_t k = lane; k < width; k += 32) {
             to.mean[unit + k] = m;
-            to.scale[unit + k] = -rstd * rstd * rstd * along / n;
+            to.scale[unit + k] = -rstd * rstd * rstd * dot / n;
             to.add[unit + k] = -rstd * shift / n;
             to.slope[unit + k] = rstd * weight.at<A>(first + k, 1);
             to.base[unit + k] = forward.bias.at<A>(first + k, 0);
@@ -418,12 +418,12 @@ __global__ void __launch_bounds__(THREADS)
             rstd = rsqrt(var.at<A>(set * s.groups + statistic, 0) + (A)s.eps);
         part p = parts[(set * s.channels + c) * splits + (i - set * splits)];
         shift += (A)p.a;
-        along += (A)p.b * rstd;
+        dot += (A)p.b * rstd;
     }
     shift = warp_sum(shift);
-    along = warp_sum(along);
+    dot = warp_sum(dot);
     if (lane == 0) {
-        dw.put(c, along);
+        dw.put(c, dot);
         db.put(c, shift);
     }
 }
@@ -459,7 +459,7 @@ template <class A, int N, int MODE> struct formula {
     }
 };
 
-/** Loads V elements from `at` on, for apply(). */
+/** Loads V elements starting at `at`, for apply(). */
 template <class T, int V, int MODE> struct operands {
     wide_t<T> x[V] = {}, g[V] = {};
 

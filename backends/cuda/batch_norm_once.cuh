@@ -85,16 +85,17 @@ __global__ void __launch_bounds__(ONCE_THREADS)
             double sum = 0;
             each([&](int e, uint32_t, uint32_t) { sum += (double)xs[e]; });
             double whole = block_sums(sum, 0).x / c.count;
-            A around = (A)whole, d_sum = 0, squares = 0;
+            A shift = (A)whole, d_sum = 0, squares = 0;
             each([&](int e, uint32_t, uint32_t) {
-                A d = xs[e] - around;
+                A d = xs[e] - shift;
                 d_sum += d;
                 squares += d * d;
             });
             double2 sums = block_sums((double)d_sum, (double)squares);
-            double apart = sums.x / c.count, spread = sums.y / c.count - apart * apart;
-            mean = (A)(isfinite(apart) ? around + apart : whole);
-            var = (A)(spread < 0 ? 0 : spread);
+            double correction = sums.x / c.count,
+                   variance = sums.y / c.count - correction * correction;
+            mean = (A)(isfinite(correction) ? shift + correction : whole);
+            var = (A)(variance < 0 ? 0 : variance);
         }
         if (threadIdx.x == 0) {
             c.first.put(blockIdx.x, mean);
@@ -108,16 +109,16 @@ __global__ void __launch_bounds__(ONCE_THREADS)
         });
     } else {
         A rstd = rsqrt(var + (A)s.eps), slope = rstd * weights[0], base_of = biases[0], sum = 0,
-          along = 0, scale = 0, add = 0;
+          dot = 0, scale = 0, add = 0;
         each([&](int e, uint32_t, uint32_t) {
             A d = xs[e] - mean;
             if (MODE & RELU)
                 gs[e] = d * slope + base_of <= 0 ? (A)0 : gs[e];
             sum += gs[e];
-            along += gs[e] * d;
+            dot += gs[e] * d;
         });
         if (!c.constant || c.first.data || c.second.data) {
-            double2 sums = block_sums((double)sum, (double)along);
+            double2 sums = block_sums((double)sum, (double)dot);
             if (threadIdx.x == 0) {
                 c.first.put(blockIdx.x, (A)sums.y * rstd);
                 c.second.put(blockIdx.x, (A)sums.x);

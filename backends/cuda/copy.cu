@@ -37,7 +37,7 @@ ts_status ts::copy_space(ts_frame *f, const ts_space &space)
                                    c.stream);
         });
     auto move = [&]<class E>() {
-        return turns(space, &a, &b) ? turn<E>(f, space, a, b)
+        return is_transposition(space, &a, &b) ? transpose_copy<E>(f, space, a, b)
                                     : loop_run<fn::same_fn, E, E>(f, space, fn::same_fn{});
     };
     if (to == from)

@@ -77,7 +77,7 @@ template <bool OF_K, int WIDTH> struct piece_reader {
     const float *from;
     int64_t hop, advance; /* elements to this thread's next line, and to the next piece */
     uint32_t to;
-    int rows, inner; /* remaining sizes of the operand from this thread's next element on */
+    int rows, inner; /* remaining sizes of the operand starting at this thread's next element */
 
     __device__ __forceinline__ piece_reader(const float *operand, int64_t step, int rows, int inner)
     {
@@ -169,7 +169,7 @@ static __device__ __forceinline__ void meet(int blocks)
 {
 #if __CUDA_ARCH__ >= 900
     if (blocks > 1) {
-        cluster_meet();
+        cluster_sync();
         return;
     }
 #endif

@@ -1,8 +1,8 @@
 /**
- * @file grouped.cuh  Sums of rows with equal keys, in the order of the rows, for the gradient of an
- * embedding, index_add and scatter_add. Keys are sorted with the rows' positions (sort.cuh). Then
- * one group of threads owns a key and adds its rows, so there are no atomic additions and results
- * are bitwise reproducible.
+ * @file grouped.cuh  Reduce by key: sums of rows with equal keys, in the order of the rows, for the
+ * gradient of an embedding, index_add and scatter_add. Keys are sorted with the rows' positions
+ * (sort.cuh). Then one group of threads owns a key and adds its rows, so there are no atomic
+ * additions and results are bitwise reproducible.
  *
  * For a frequent key, one group would add a long chain of rows. Therefore other groups first add
  * each SPAN consecutive sorted rows that have the same key, then each SPAN of these sums. The owner
@@ -35,7 +35,7 @@ template <class I> struct sorted {
     const I *keys, *places;
 };
 
-/** Sets first[r] to the index of the first sorted key >= r, for r < bound. */
+/** Sets first[r] to the index of the first sorted key >= r (lower bound), for r < bound. */
 template <class I>
 static __global__ void grouped_first_kernel(sorted<I> s, I count, I bound, I *first)
 {
@@ -65,8 +65,8 @@ template <class A, int V, int COLS> struct grouped_sum {
             for (int e = 0; e < V; e++)
                 at[c][e] = 0;
     }
-    /** Adds a row. `row` points to this thread's first vector; the row has `left` vectors from it
-     * on. */
+    /** Adds a row. `row` points to this thread's first vector; the row has `left` vectors starting
+     * at it. */
     template <class T> __device__ __forceinline__ void add(const T *row, int64_t left)
     {
         vec<T, V> x[COLS];
@@ -127,8 +127,8 @@ static __global__ void __launch_bounds__(256)
         }
 }
 
-/** With `first` the kernel writes the row of every key; otherwise it adds to the rows of keys that
- * occur. */
+/** A group of threads sums the rows of one key. With `first` (grouped_first_kernel()), writes the
+ * result row of every key; without, adds to the result rows of keys that occur. */
 template <class T, int V, int COLS, class I>
 static __global__ void __launch_bounds__(256)
     grouped_kernel(grouping g, sorted<I> s, const I *first, const T *__restrict__ x,
@@ -144,7 +144,7 @@ static __global__ void __launch_bounds__(256)
     if (!first && ((int64_t)key >= g.bound || (i && s.keys[i - 1] == key)))
         return;
     auto same = [&](int64_t q) { return q < g.count && s.keys[q] == key; };
-    int64_t end = begin, far = 1; /* end of the key's rows */
+    int64_t end = begin, far = 1; /* end of the key's rows, by exponential search */
     if (same(begin)) {
         for (; same(end + far); far *= 2)
             end += far;
@@ -208,8 +208,8 @@ template <class T, class I> int64_t grouped_bytes(const grouping &g, bool every)
  * Adds rows of x, (outer, count, inner), to rows of out, (outer, bound, inner), by keys.
  * @param key_of   functor of sort_by(): key and place of each of `count` rows
  * @param scratch  grouped_bytes() bytes, aligned to 32
- * @param every    true: writes every row of out, 0 without rows of x; false: adds to the rows of
- *                 out whose keys occur
+ * @param every    true: writes every row of out, with 0 for keys without rows of x; false: adds to
+ *                 the rows of out whose keys occur
  */
 template <class T, class I, class F>
 cudaError_t grouped_run(const grouping &g, sorter<I> &sort, const F &key_of, const T *x, T *out,

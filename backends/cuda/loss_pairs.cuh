@@ -59,7 +59,8 @@ enum {
     PAIR_FEW_THREADS = 1024 /* of that block */
 };
 
-/** The V elements from `first` on, those from n on 0. `whole`: one aligned vector. */
+/** The V elements starting at `first`; elements at n and above are 0. `whole`: one aligned
+ * vector. */
 template <class T, int V = vec16<T>>
 static __device__ __forceinline__ vec<T, V> load_run(const T *x, int64_t first, int64_t n,
                                                      bool whole)
@@ -115,7 +116,7 @@ static __global__ void __launch_bounds__(PAIR_THREADS)
 
 /** The sum of the losses of elements `from` to `end` - 1 over a block of THREADS threads, in an
  * order that depends on `from` and `end` only. load(i, a, b) loads the elements of the operands
- * from i on, as far as they exist. */
+ * starting at i, as far as they exist. */
 template <int THREADS, int UNROLL, class T, class P, class F>
 static __device__ __forceinline__ double pair_sum(const P &pair, int64_t from, int64_t end,
                                                   F &&load)

@@ -42,8 +42,8 @@ template <int COLUMNS> struct mma_tile {
     {
         return base + (uint32_t)row * (COLUMNS * 2) + (uint32_t)((chunk ^ (row & 7)) << 4);
     }
-    /** Starts the copy of ROWS rows by THREADS threads. Rows from `rows` on and columns from
-     * `columns` on become zero. `row_step`: elements from row to row of `from`. */
+    /** Starts the copy of ROWS rows by THREADS threads. Rows at `rows` and above and columns at
+     * `columns` and above become zero. `row_step`: elements from row to row of `from`. */
     template <int ROWS, int THREADS, class T>
     __device__ __forceinline__ void load(const T *from, int64_t row_step, int rows,
                                          int columns) const
@@ -87,7 +87,7 @@ template <int COLUMNS> struct mma_tile {
         int lane = threadIdx.x % 32;
         read_transposed(a, moved(at(lane % 8 + lane / 16 * 8, lane / 8 % 2), row, m));
     }
-    /** The tile from row `row` on. */
+    /** The tile starting at row `row`. */
     __device__ __forceinline__ mma_tile from(int row) const
     {
         return {base + (uint32_t)row * (COLUMNS * 2)};

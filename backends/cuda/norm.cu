@@ -62,20 +62,20 @@ static __global__ void __launch_bounds__(LONG)
     using A = wide_t<T>;
     int64_t n = l.count, first = blockIdx.x * n, from = blockIdx.y * LONG + threadIdx.y,
             step = (int64_t)LONG * l.shares;
-    A centre = RMS ? (A)0 : mean[blockIdx.x], factor = rstd[blockIdx.x], along = 0, shift = 0;
+    A centre = RMS ? (A)0 : mean[blockIdx.x], factor = rstd[blockIdx.x], dot = 0, shift = 0;
 #pragma unroll 4
     for (int64_t i = from; i < n; i += step) {
         A q = widen(g[first + i]) * (weight ? widen(weight[i]) : (A)1);
-        along += q * (widen(x[first + i]) - centre) * factor;
+        dot += q * (widen(x[first + i]) - centre) * factor;
         shift += q;
     }
-    along = lines_reduce<1, LONG, op_sum>(l, 0, along) / (A)n;
+    dot = lines_reduce<1, LONG, op_sum>(l, 0, dot) / (A)n;
     shift = RMS ? (A)0 : lines_reduce<1, LONG, op_sum>(l, 1, shift) / (A)n;
 #pragma unroll 4
     for (int64_t i = from; i < n; i += step) {
         A q = widen(g[first + i]) * (weight ? widen(weight[i]) : (A)1);
         dx[first + i] =
-            narrow<T>(factor * (q - shift - (widen(x[first + i]) - centre) * factor * along));
+            narrow<T>(factor * (q - shift - (widen(x[first + i]) - centre) * factor * dot));
     }
 }
 

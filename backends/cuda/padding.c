@@ -196,8 +196,8 @@ typedef struct padded_product {
     void *bias, *sums;
 } padded_product;
 
-/** Assigns each copy its address from `at` on and returns the total bytes. at NULL: only returns
- * the bytes. */
+/** Assigns each copy its address starting at `at` and returns the total bytes. at NULL: only
+ * returns the bytes. */
 static int64_t place_copies(padded_product *w, const ts_cuda_padding *p,
                             const ts_cuda_epilogue *then, int64_t batches, char *at)
 {
@@ -218,7 +218,7 @@ static int64_t place_copies(padded_product *w, const ts_cuda_padding *p,
     return bytes + (then->sums ? rounded(ITEM * p->rows) : 0);
 }
 
-/** The matrix from column `first` on. */
+/** The matrix starting at column `first`. */
 static ts_cuda_matrix columns_from(ts_cuda_matrix m, int64_t first, int64_t columns)
 {
     m.data = (char *)m.data + ITEM * first * m.column;

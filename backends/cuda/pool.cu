@@ -19,7 +19,7 @@ struct pool_call {
     int64_t planes, channels; /* channels-last: samples and channels; else all planes and 1 */
 };
 
-/** Elements of window o: `count` from `first` on, `step` apart. */
+/** Elements of window o: `count` starting at `first`, `step` apart. */
 struct window {
     int first, count, step;
 

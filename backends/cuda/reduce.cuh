@@ -69,8 +69,8 @@ struct reduction {
     int64_t run;          /* units in the innermost dim along which threads load */
     quotient by_run;
 
-    /** Offset of element i of the kept (which = 0) or reduced (1) dims from dim `first` on; along:
-     * strides of these dims. */
+    /** Offset of element i of the kept (which = 0) or reduced (1) dims starting at dim `first`;
+     * along: strides of these dims. */
     __device__ __forceinline__ int64_t offset(int which, int first, int64_t i,
                                               const int64_t *along) const
     {

@@ -146,7 +146,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
             barriers_ready();
         }
         if constexpr (S::cluster > 1)
-            cluster_meet();
+            cluster_sync();
         else
             __syncthreads();
         elements = 0;

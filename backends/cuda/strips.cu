@@ -21,7 +21,7 @@ struct strip_set {
     int64_t end[TS_CUDA_STRIPS];      /* first warp after the warps of the strip */
 };
 
-/** The 16 bytes from byte `shift` on of two adjacent vectors; `shift` is even and below 16. */
+/** Bytes [shift, shift + 16) of two adjacent vectors; `shift` is even and below 16. */
 static __device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, unsigned shift)
 {
     uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -38,7 +38,7 @@ static __device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, unsigned 
             __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits)};
 }
 
-/** The eight elements from element `at` on of a row of `columns` elements; 0 outside of the row. */
+/** Loads elements [at, at + 8) of a row; elements outside [0, columns) are 0. */
 static __device__ __forceinline__ uint4 read_chunk(const uint16_t *row, int64_t columns, int64_t at)
 {
     const uint16_t *from = row + at;
@@ -57,8 +57,7 @@ static __device__ __forceinline__ uint4 read_chunk(const uint16_t *row, int64_t 
     return {w[0], w[1], w[2], w[3]};
 }
 
-/** Writes x to the eight elements from element `at` on of a row, except outside its `columns`
- * elements. */
+/** Stores x to elements [at, at + 8) of a row; skips elements outside [0, columns). */
 static __device__ __forceinline__ void write_chunk(uint16_t *row, int64_t columns, int64_t at,
                                                    uint4 x)
 {
@@ -132,8 +131,9 @@ ts_status ts_cuda_copy_strips(ts_frame *f, const ts_cuda_strip *strips, int coun
     if (!blocks)
         return TS_OK;
     if (blocks > INT32_MAX)
-        return ts_error_set(TS_ERR_UNSUPPORTED, "%s: a copy of more than 2^31 blocks",
-                            ts_op_name(f->op));
+        return ts_error_set(TS_ERR_UNSUPPORTED,
+                            "%s: expected a copy of at most %d blocks, got %lld",
+                            ts_op_name(f->op), INT32_MAX, (long long)blocks);
     return on_device(f, [&](const call &c) {
         return launch(strips_kernel, {dim3((unsigned)blocks), dim3(STRIP_THREADS), 0, 1}, c.stream,
                       set);

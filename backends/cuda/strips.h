@@ -23,7 +23,7 @@ typedef struct ts_cuda_strip {
 
 /** Copies up to TS_CUDA_STRIPS batches of matrices in one launch. Elements have 2 bytes. The
  * kernel reads only elements of the source and writes only elements of the destination. Errors:
- * TS_ERR_UNSUPPORTED for more than 2^31 blocks, TS_ERR_DEVICE. */
+ * TS_ERR_UNSUPPORTED for 2^31 blocks or more, TS_ERR_DEVICE. */
 ts_status ts_cuda_copy_strips(ts_frame *frame, const ts_cuda_strip *strips, int count);
 
 TS_END_DECLS

@@ -12,12 +12,14 @@
 
 namespace ts {
 
-/* TURN: side of a tile; TURN_LEAST: minimum size of both dims for which turns() is true. */
-enum { TURN = 64, TURN_THREADS = 256, TURN_ROUNDS = TURN * TURN / TURN_THREADS, TURN_LEAST = 20 };
+enum { TRANSPOSE_SIDE = 64, /* of a tile, in elements */
+       TRANSPOSE_THREADS = 256,
+       TRANSPOSE_ROUNDS = TRANSPOSE_SIDE * TRANSPOSE_SIDE / TRANSPOSE_THREADS,
+       TRANSPOSE_LEAST = 20 /* minimum size of both dims for which is_transposition() is true */ };
 
 /** A transposing copy. The destination is contiguous along dim a, the source along dim b. Strides
  * are in elements. */
-struct turned {
+struct transposition {
     uint32_t a, b; /* sizes of dims a and b */
     int64_t to_step, from_step; /* stride of b in the destination, of a in the source */
     split<uint32_t> across_a, across_b; /* number of tiles along a and along b */
@@ -38,33 +40,33 @@ struct turned {
     }
 };
 
-/** Transposes tiles of TURN x TURN elements; one block per tile. */
+/** Transposes tiles of TRANSPOSE_SIDE x TRANSPOSE_SIDE elements; one block per tile. */
 template <class E>
-__global__ void __launch_bounds__(TURN_THREADS)
-    turn_kernel(const __grid_constant__ turned t, E *to, const E *from)
+__global__ void __launch_bounds__(TRANSPOSE_THREADS)
+    transpose_kernel(const __grid_constant__ transposition t, E *to, const E *from)
 {
     constexpr int pad = sizeof(E) < 4 ? 4 / (int)sizeof(E) : 1; /* rows begin a bank apart */
-    __shared__ E tile[TURN][TURN + pad];
-    uint32_t a, b, j = t.tile(TURN, &a, &b);
-    int x = threadIdx.x % TURN, y = threadIdx.x / TURN;
+    __shared__ E tile[TRANSPOSE_SIDE][TRANSPOSE_SIDE + pad];
+    uint32_t a, b, j = t.tile(TRANSPOSE_SIDE, &a, &b);
+    int x = threadIdx.x % TRANSPOSE_SIDE, y = threadIdx.x / TRANSPOSE_SIDE;
     int64_t at[2];
     t.rest.at(j, at);
     const E *source = from + at[1] + a * t.from_step + b;
-    E v[TURN_ROUNDS];
+    E v[TRANSPOSE_ROUNDS];
 #pragma unroll
-    for (int r = 0; r < TURN_ROUNDS; r++) {
-        int row = y + r * (TURN_THREADS / TURN);
+    for (int r = 0; r < TRANSPOSE_ROUNDS; r++) {
+        int row = y + r * (TRANSPOSE_THREADS / TRANSPOSE_SIDE);
         if (a + row < t.a && b + x < t.b)
             v[r] = source[row * t.from_step + x];
     }
 #pragma unroll
-    for (int r = 0; r < TURN_ROUNDS; r++)
-        tile[y + r * (TURN_THREADS / TURN)][x] = v[r];
+    for (int r = 0; r < TRANSPOSE_ROUNDS; r++)
+        tile[y + r * (TRANSPOSE_THREADS / TRANSPOSE_SIDE)][x] = v[r];
     __syncthreads();
     E *target = to + at[0] + b * t.to_step + a;
 #pragma unroll
-    for (int r = 0; r < TURN_ROUNDS; r++) {
-        int row = y + r * (TURN_THREADS / TURN);
+    for (int r = 0; r < TRANSPOSE_ROUNDS; r++) {
+        int row = y + r * (TRANSPOSE_THREADS / TRANSPOSE_SIDE);
         if (b + row < t.b && a + x < t.a)
             target[row * t.to_step + x] = tile[x][row];
     }
@@ -75,7 +77,7 @@ __global__ void __launch_bounds__(TURN_THREADS)
  * P words of the destination. */
 
 /** Transposes 2 x 2 elements of 2 bytes, or 4 x 4 elements of 1 byte. */
-template <int P> __device__ __forceinline__ void turn_words(uint32_t (&w)[P])
+template <int P> __device__ __forceinline__ void transpose_words(uint32_t (&w)[P])
 {
     if constexpr (P == 2) {
         uint32_t low = __byte_perm(w[0], w[1], 0x5410);
@@ -94,10 +96,11 @@ template <int P> __device__ __forceinline__ void turn_words(uint32_t (&w)[P])
 /** Transposes tiles of 32 x 32 blocks of P x P elements. Sizes and strides of t are in elements and
  * must be multiples of P. */
 template <int P>
-__global__ void __launch_bounds__(TURN_THREADS)
-    turn_words_kernel(const __grid_constant__ turned t, uint32_t *to, const uint32_t *from)
+__global__ void __launch_bounds__(TRANSPOSE_THREADS)
+    transpose_words_kernel(const __grid_constant__ transposition t, uint32_t *to,
+                           const uint32_t *from)
 {
-    constexpr int rounds = 32 * 32 / TURN_THREADS, rows = TURN_THREADS / 32;
+    constexpr int rounds = 32 * 32 / TRANSPOSE_THREADS, rows = TRANSPOSE_THREADS / 32;
     __shared__ uint32_t tile[P][32][33]; /* [word of the block][index along b][index along a] */
     /* a, b: in blocks of P x P elements */
     uint32_t a, b, j = t.tile(32, &a, &b);
@@ -114,7 +117,7 @@ __global__ void __launch_bounds__(TURN_THREADS)
                     from[at[1] / P + ((int64_t)(a + y + r * rows) * P + p) * from_step + b + x];
 #pragma unroll
     for (int r = 0; r < rounds; r++) {
-        turn_words<P>(w[r]);
+        transpose_words<P>(w[r]);
 #pragma unroll
         for (int p = 0; p < P; p++)
             tile[p][x][y + r * rows] = w[r][p];
@@ -131,23 +134,23 @@ __global__ void __launch_bounds__(TURN_THREADS)
 
 /** True if a copy should be a transposition; if so, sets *a and *b to the dims along which the
  * destination and the source are contiguous. */
-inline bool turns(const ts_space &s, int *a, int *b)
+inline bool is_transposition(const ts_space &s, int *a, int *b)
 {
     int64_t item = (int64_t)ts_dtype_size(s.operand[0].dtype), most = ((int64_t)1 << 31) - 1;
     *a = *b = -1;
-    if (s.numel / (TURN * TURN / 16) > most || s.operand[1].host)
+    if (s.numel / (TRANSPOSE_SIDE * TRANSPOSE_SIDE / 16) > most || s.operand[1].host)
         return false;
     for (int d = 0; d < s.ndim; d++) {
         *a = s.operand[0].strides[d] == item ? d : *a;
         *b = s.operand[1].strides[d] == item ? d : *b;
     }
-    return *a >= 0 && *b >= 0 && *a != *b && s.sizes[*a] >= TURN_LEAST &&
-           s.sizes[*b] >= TURN_LEAST && s.sizes[*a] <= most && s.sizes[*b] <= most;
+    return *a >= 0 && *b >= 0 && *a != *b && s.sizes[*a] >= TRANSPOSE_LEAST &&
+           s.sizes[*b] >= TRANSPOSE_LEAST && s.sizes[*a] <= most && s.sizes[*b] <= most;
 }
 
-/** Copies operand 1 of s to operand 0; turns() chose the dims a and b. E: a type of the element's
- * size. */
-template <class E> ts_status turn(ts_frame *f, const ts_space &s, int a, int b)
+/** Copies operand 1 of s to operand 0; is_transposition() chose the dims a and b. E: a type of the
+ * element's size. */
+template <class E> ts_status transpose_copy(ts_frame *f, const ts_space &s, int a, int b)
 {
     int64_t sizes[TS_MAX_DIMS], to[TS_MAX_DIMS], from[TS_MAX_DIMS], item = sizeof(E), tiles = 1;
     int n = 0;
@@ -166,22 +169,22 @@ template <class E> ts_status turn(ts_frame *f, const ts_space &s, int a, int b)
             bits |= (uint64_t)((k ? from : to)[d] * item);
     }
     bool words = P > 1 && unit_of(bits) >= 4;
-    int64_t side = words ? 32 * P : TURN, across_a = (s.sizes[a] + side - 1) / side,
+    int64_t side = words ? 32 * P : TRANSPOSE_SIDE, across_a = (s.sizes[a] + side - 1) / side,
             across_b = (s.sizes[b] + side - 1) / side;
     tiles *= across_a * across_b;
     const int64_t *const strides[2] = {to, from};
-    turned t = {(uint32_t)s.sizes[a], (uint32_t)s.sizes[b], s.operand[0].strides[b] / item,
+    transposition t = {(uint32_t)s.sizes[a], (uint32_t)s.sizes[b], s.operand[0].strides[b] / item,
                 s.operand[1].strides[a] / item,
                 split<uint32_t>(across_a), split<uint32_t>(across_b), across_a < across_b,
                 walk<uint32_t, 2>(sizes, n, strides)};
     return on_device(f, [&](const call &c) {
         if constexpr (P > 1)
             if (words) {
-                turn_words_kernel<P><<<(unsigned)tiles, TURN_THREADS, 0, c.stream>>>(
+                transpose_words_kernel<P><<<(unsigned)tiles, TRANSPOSE_THREADS, 0, c.stream>>>(
                     t, (uint32_t *)s.operand[0].data, (const uint32_t *)s.operand[1].data);
                 return cudaPeekAtLastError();
             }
-        turn_kernel<E><<<(unsigned)tiles, TURN_THREADS, 0, c.stream>>>(
+        transpose_kernel<E><<<(unsigned)tiles, TRANSPOSE_THREADS, 0, c.stream>>>(
             t, (E *)s.operand[0].data, (const E *)s.operand[1].data);
         return cudaPeekAtLastError();
     });

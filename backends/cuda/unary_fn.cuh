@@ -34,7 +34,7 @@ template <class A> __device__ __forceinline__ A abs_of(A x)
         return x < 0 ? -x : x;
 }
 
-/* Sine and cosine of arguments that are too large for circle_at(). Not inlined, because such
+/* Sine and cosine of arguments that are too large for sin_or_cos(). Not inlined, because such
  * arguments are rare. */
 __device__ __noinline__ float sine_far(float x) { return sinf(x); }
 __device__ __noinline__ float cosine_far(float x) { return cosf(x); }
@@ -45,7 +45,7 @@ __device__ __noinline__ float cosine_far(float x) { return cosf(x); }
  * adding 1.5 * 2^23, because conversions to and from integers have an eighth of the throughput of
  * additions.
  */
-__device__ __forceinline__ float circle_at(float x, unsigned quarter)
+__device__ __forceinline__ float sin_or_cos(float x, unsigned quarter)
 {
     float sum = fmaf(x, 0.636619747f, 0x1.8p23f), n = sum - 0x1.8p23f;
     float r = fmaf(n, -1.57079601f, x);
@@ -61,8 +61,8 @@ __device__ __forceinline__ float circle_at(float x, unsigned quarter)
         y = quarter ? cosine_far(x) : sine_far(x);
     return y;
 }
-__device__ __forceinline__ float sine_at(float x) { return circle_at(x, 0); }
-__device__ __forceinline__ float cosine_at(float x) { return circle_at(x, 1); }
+__device__ __forceinline__ float sine_at(float x) { return sin_or_cos(x, 0); }
+__device__ __forceinline__ float cosine_at(float x) { return sin_or_cos(x, 1); }
 __device__ __forceinline__ double sine_at(double x) { return sin(x); }
 __device__ __forceinline__ double cosine_at(double x) { return cos(x); }
 

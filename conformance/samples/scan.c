@@ -1,4 +1,4 @@
-/** @file scan.c  Samples of running sums. */
+/** @file scan.c  Samples of cumulative sums. */
 // SPDX-License-Identifier: MIT
 #include "conformance/sample.h"
 

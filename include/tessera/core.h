@@ -273,7 +273,7 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
 
 /*
  * Options. The first field of an options struct, `size`, is sizeof the struct in the caller's
- * headers; TS_OPTS() sets it. A NULL pointer to the struct means defaults; so does zero in a field.
+ * headers; TS_OPTS() sets it. NULL options are all defaults; zero in a field is its default.
  *
  * New versions only append fields. A newer library reads `size` bytes and treats the fields behind
  * them as zero. A size that no version can have (0, above the library's, not a multiple of

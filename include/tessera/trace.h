@@ -46,14 +46,14 @@ typedef ts_status (*ts_trace_fn)(void *ctx, ts_tensor *const *inputs, int ninput
  * kernels are not recorded. ts_backward() and ts_grad_of() are recorded as one region, whose parts
  * are the ops of the gradient rules.
  * @param inputs   ninputs tensors, which a replay may replace by others; TS_NONE is an error
- * @param outputs  receives noutputs tensors from fn; fn may return TS_NONE. NULL after an error
+ * @param outputs  receives noutputs tensors from fn, or TS_NONE; NULL after an error
  * @param graph    receives the graph, owned by the caller (ts_graph_free()). If fn fails, the graph
  *                 is incomplete and has the calls before the error. NULL if the recording could not
  *                 start
  *
  * If the recorder runs out of memory, fn continues and the graph is incomplete.
- * Errors: those of fn; TS_ERR_STATE inside another trace or inside a kernel;
- * TS_ERR_NULL, TS_ERR_VALUE; TS_ERR_MEMORY.
+ * Errors: those of fn; TS_ERR_STATE inside another trace or a kernel, or if fn left a scope open;
+ * TS_ERR_NULL, also if fn left an output NULL; TS_ERR_VALUE (a negative count); TS_ERR_MEMORY.
  */
 TS_API ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninputs,
                           ts_tensor **outputs, int noutputs, ts_graph **graph);

@@ -1,6 +1,6 @@
 /**
- * @file misused.c  Cases that tests/misuse/ found: dead handles, callbacks that fail without a
- * record, events of another device, results written into a given tensor.
+ * @file misused.c  Misuse of the API: released tensors, callbacks that fail without an error
+ * record, events of another device, loss gradients written into their first argument.
  */
 // SPDX-License-Identifier: MIT
 #include <string.h>

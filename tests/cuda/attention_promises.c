@@ -122,7 +122,7 @@ TS_TEST(a_gradient_of_attention_does_not_depend_on_which_others_are_requested, .
 
 static const double odd[] = {NAN, INFINITY, -INFINITY};
 
-/** A copy of t in which all elements from row `first` on are x. */
+/** A copy of t in which all elements starting at row `first` are x. */
 static ts_tensor *filled_from_row(ts_tensor *t, int64_t first, double x)
 {
     t = ts_clone(t);

@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(128)
 #endif
 }
 
-/** Loads batch 1, head 1 of (2, 3, 70, COLUMNS), from row FIRST on. SWAPPED: rows are outside heads
- * in memory, else heads outside rows. */
+/** Loads batch 1, head 1 of (2, 3, 70, COLUMNS), starting at row FIRST. SWAPPED: rows are outside
+ * heads in memory, else heads outside rows. */
 template <class T, int ROWS, int DEPTH, int COLUMNS, int FIRST, bool SWAPPED> int load()
 {
     constexpr int heads = 3, rows = 70;
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(32) __cluster_dims__(4, 1, 1) peers_kernel(flo
         barriers_ready();
         barrier_expect(full, sizeof received);
     }
-    cluster_meet();
+    cluster_sync();
     if (threadIdx.x < 4)
         peer_store(peer_address(shared_address(received + rank), threadIdx.x),
                    {(float)rank, (float)threadIdx.x}, peer_address(full, threadIdx.x));
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(32) __cluster_dims__(4, 1, 1) peers_kernel(flo
         out[(rank * 4 + threadIdx.x) * 2] = received[threadIdx.x].x;
         out[(rank * 4 + threadIdx.x) * 2 + 1] = received[threadIdx.x].y;
     }
-    cluster_meet();
+    cluster_sync();
 #endif
 }
 int peers()

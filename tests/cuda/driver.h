@@ -18,7 +18,7 @@ static inline void *driver_function(const char *name)
 }
 
 /** Launches one thread of the kernel `name` of a PTX module in the calling thread's current
- * context. */
+ * context. The module stays loaded until the process ends. */
 static inline void launch_ptx(const char *ptx, const char *name, ts_stream *stream,
                               void **arguments)
 {
@@ -47,7 +47,7 @@ static const char gate_ptx[] =
     "    mov.u32 %x, 2;\n    st.volatile.global.u32 [%at], %x;\n"
     "done:\n    ret;\n}\n";
 
-/** Clears *flag, which is in pinned memory, and blocks the stream until it is set. */
+/** Clears *flag, which is in pinned memory, and blocks the stream until the host sets it. */
 static inline void stop_stream(ts_stream *stream, volatile int32_t *flag)
 {
     *flag = 0;

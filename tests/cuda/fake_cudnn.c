@@ -7,8 +7,15 @@
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { CONFIG = 3, PLAN = 5, GRAPH = 15, PACK = 16, TENSOR = 17, CONVOLUTION = 1,
-       UNSUPPORTED = 3000, FAILED = 5000, MOST = 8 };
+/** cudnnBackendDescriptorType_t */
+enum { CONVOLUTION = 1, PLAN = 5, GRAPH = 15, PACK = 16, TENSOR = 17 };
+/** cudnnBackendAttributeName_t */
+enum { PADDING_AFTER = 104, PADDING_BEFORE = 105, HEURISTIC_RESULTS = 202, CONFIG_ENGINE = 300,
+       PLAN_CONFIG = 401, PLAN_WORKSPACE = 402, GRAPH_OPERATIONS = 801, TENSOR_SIZES = 902,
+       TENSOR_STRIDES = 903, TENSOR_ID = 906, TENSOR_VIRTUAL = 907, PACK_IDS = 1000,
+       PACK_POINTERS = 1001, PACK_WORKSPACE = 1003, ENGINE_NOTES = 1303, ENGINE_BEHAVIOR = 1305 };
+enum { UNSUPPORTED = 3000, FAILED = 5000 }; /* cudnnStatus_t */
+enum { MOST = 8 /* entries of a list */ };
 
 typedef struct descriptor {
     int type, engine;
@@ -66,28 +73,30 @@ int cudnnBackendDestroyDescriptor(descriptor *d)
 
 int cudnnBackendSetAttribute(descriptor *d, int name, int type, int64_t n, const void *values)
 {
+    /* by cudnnBackendAttributeType_t */
     static const int64_t bytes_of[] = {8, 4, 1, 8, 4, 8, 8, 4, 4, 4, 4, 4, 4, 4, 4, 8};
-    void *to = name == 902    ? d->sizes
-               : name == 903  ? d->strides
-               : name == 906  ? (void *)&d->id
-               : name == 907  ? (void *)&d->is_virtual
-               : name == 104  ? d->after
-               : name == 105  ? d->before
-               : name == 1000 ? d->ids
-               : name == 1001 ? (void *)d->pointers
-               : name == 1003 ? (void *)&d->workspace
-                              : NULL;
+    void *to = name == TENSOR_SIZES     ? d->sizes
+               : name == TENSOR_STRIDES ? d->strides
+               : name == TENSOR_ID      ? (void *)&d->id
+               : name == TENSOR_VIRTUAL ? (void *)&d->is_virtual
+               : name == PADDING_AFTER  ? d->after
+               : name == PADDING_BEFORE ? d->before
+               : name == PACK_IDS       ? d->ids
+               : name == PACK_POINTERS  ? (void *)d->pointers
+               : name == PACK_WORKSPACE ? (void *)&d->workspace
+                                        : NULL;
     if (d->finished || n > MOST)
         return FAILED;
     if (to)
         memcpy(to, values, (size_t)(n * bytes_of[type]));
-    if (name == 1001 || name == 801)
+    if (name == PACK_POINTERS || name == GRAPH_OPERATIONS)
         d->n = n;
-    if (name == 401)
+    if (name == PLAN_CONFIG)
         d->engine = (*(descriptor *const *)values)->engine;
     return 0;
 }
 
+/** Writes the numbers of the set bits to notes, at most `most`. */
 static int put_notes(int bits, int64_t most, int64_t *n, int *notes)
 {
     *n = 0;
@@ -103,14 +112,14 @@ int cudnnBackendGetAttribute(descriptor *d, int name, int type, int64_t most, in
     (void)type;
     descriptor **of = values;
     switch (name) {
-    case 202:
+    case HEURISTIC_RESULTS:
         for (*n = 0; *n < fake.engines && *n < most; ++*n)
             of[*n]->engine = (int)*n;
         return 0;
-    case 300: of[0]->engine = d->engine; return 0;
-    case 402: *(int64_t *)values = fake.workspaces[d->engine]; return 0;
-    case 1303: return put_notes(fake.notes[d->engine], most, n, values);
-    case 1305: return put_notes(fake.behaviors[d->engine], most, n, values);
+    case CONFIG_ENGINE: of[0]->engine = d->engine; return 0;
+    case PLAN_WORKSPACE: *(int64_t *)values = fake.workspaces[d->engine]; return 0;
+    case ENGINE_NOTES: return put_notes(fake.notes[d->engine], most, n, values);
+    case ENGINE_BEHAVIOR: return put_notes(fake.behaviors[d->engine], most, n, values);
     default: return FAILED;
     }
 }

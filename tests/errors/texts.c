@@ -67,8 +67,8 @@ TS_TEST(errors_of_factories_and_tensors_name_the_argument)
           "TS_ERR_VALUE: arange: argument 'step': expected a step other than 0, got 0");
     WRONG((ts_linspace(0, 1, -1, TS_F32)),
           "TS_ERR_VALUE: linspace: argument 'steps': expected at least 0, got -1");
-    WRONG((ts_eye(-1, 2, TS_F32)), "TS_ERR_SHAPE: eye: argument 'rows': expected numbers for a "
-                                   "tensor whose bytes fit 63 bits, got sizes (-1, 2)");
+    WRONG((ts_eye(-1, 2, TS_F32)), "TS_ERR_SHAPE: eye: argument 'rows': expected sizes >= 0 whose "
+                                   "bytes fit 63 bits, got (-1, 2)");
     WRONG((ts_set_num_threads(0)),
           "TS_ERR_VALUE: set_num_threads: argument 'threads': expected at least 1, got 0");
     WRONG((ts_empty_on(TS_SIZES(2), TS_F32, (ts_device){0, 3})),
@@ -89,6 +89,14 @@ TS_TEST(errors_of_factories_and_tensors_name_the_argument)
     WRONG((ts_item(NULL, &(double){0})),
           "TS_ERR_NULL: item: argument 't': expected a tensor, got NULL | pass TS_NONE where an "
           "optional tensor is absent");
+    WRONG((ts_item(ts_empty_on(NULL, 0, TS_F32, TS_DEVICE_META), &(double){0})),
+          "TS_ERR_DEVICE: item: argument 't': expected a tensor with values, got one on meta");
+    WRONG((ts_item_int(N, &(int64_t){0})),
+          "TS_ERR_SHAPE: item_int: argument 't': expected one element, got sizes (2, 3) | reduce "
+          "it first, or index an element");
+    WRONG((ts_item_int(A, &(int64_t){0})),
+          "TS_ERR_DTYPE: item_int: argument 't': expected an integer or bool dtype, got f32 | use "
+          "ts_item()");
     WRONG((ts_copy_to(A, NULL, 0)),
           "TS_ERR_VALUE: copy_to: argument 'bytes': expected 24 for the tensor's elements, got 0");
     WRONG((ts_copy_to(A, (char[4]){0}, 4)),
@@ -189,10 +197,11 @@ TS_TEST(errors_of_shape_ops_name_the_argument)
     WRONG((ts_select(A, 0, 2)),
           "TS_ERR_INDEX: select: argument 'index': expected an index below 2 in dim 0, got 2");
     WRONG((ts_narrow(A, 1, 2, 2)),
-          "TS_ERR_INDEX: narrow: arguments 'start' and 'length': expected a part of 3 elements, "
-          "got 2 from 2 on");
+          "TS_ERR_INDEX: narrow: arguments 'start' and 'length': expected a range inside the "
+          "dim's 3 elements, got start 2 and length 2");
     WRONG((ts_diagonal(A, 0, 1, 1)),
-          "TS_ERR_INDEX: diagonal: argument 'dim2': expected a dim other than 1, got it twice");
+          "TS_ERR_INDEX: diagonal: argument 'dim2': expected another dim than 'dim1', got 1 for "
+          "both");
     WRONG((ts_as_strided(ts_ones(TS_SIZES(6), TS_F32), (int64_t[]){-1}, (int64_t[]){1}, 1, 0)),
           "TS_ERR_SHAPE: as_strided: argument 'sizes': expected 0 to 8 sizes >= 0 whose bytes fit "
           "63 bits, got (-1)");
@@ -205,11 +214,11 @@ TS_TEST(errors_of_shape_ops_name_the_argument)
           "TS_ERR_VALUE: as_strided: argument 'strides': expected strides >= 0 that keep within 6 "
           "elements of storage, got (4, 1) for sizes (4, 4) at offset 0");
     WRONG((ts_split(A, 0, 0, (ts_tensor *[2]){0}, 2)),
-          "TS_ERR_VALUE: split: argument 'size': expected parts of dim 0 of size 2 to number 2, "
-          "got 0 parts of 0");
+          "TS_ERR_VALUE: split: argument 'size': expected a size that gives nparts = 2 for dim 0 "
+          "of size 2, got 0, which gives 0");
     WRONG((ts_split(A, 1, 0, (ts_tensor *[2]){0}, 1)),
-          "TS_ERR_VALUE: split: argument 'size': expected parts of dim 0 of size 2 to number 1, "
-          "got 2 parts of 1");
+          "TS_ERR_VALUE: split: argument 'size': expected a size that gives nparts = 1 for dim 0 "
+          "of size 2, got 1, which gives 2");
     WRONG((ts_unbind(A, 0, (ts_tensor *[3]){0}, 3)),
           "TS_ERR_VALUE: unbind: argument 'n': expected the size of dim 0, 2, got 3");
     WRONG((ts_chunk(A, 0, 0, (ts_tensor *[1]){0}, NULL)),
@@ -225,12 +234,12 @@ TS_TEST(errors_of_shape_ops_name_the_argument)
     WRONG((ts_stack((ts_tensor *[]){A, B}, 2, 0)),
           "TS_ERR_SHAPE: stack: argument 'tensors': expected sizes (2, 3), got (4, 5) as member 1");
     WRONG((ts_flatten(A, 1, 0)),
-          "TS_ERR_INDEX: flatten: argument 'end_dim': expected a dim from 1 on, got 0");
+          "TS_ERR_INDEX: flatten: argument 'end_dim': expected at least 'start_dim', 1, got 0");
     WRONG((ts_movedim(A, 0, 5)),
           "TS_ERR_INDEX: movedim: argument 'destination': expected a dim from -2 to 1, got 5");
     WRONG((ts_unflatten(A, 1, TS_SIZES(2, 2))),
-          "TS_ERR_SHAPE: unflatten: argument 'sizes': expected sizes whose product is 3, 8 dims in "
-          "all at most, got (2, 2)");
+          "TS_ERR_SHAPE: unflatten: argument 'sizes': expected 1 to 7 sizes whose product is 3, "
+          "got (2, 2)");
     WRONG((ts_slice_scatter(A, B, 0, 0, 1, 1)),
           "TS_ERR_SHAPE: slice_scatter: argument 'src': expected sizes (1, 3), got (4, 5)");
 }
@@ -297,8 +306,8 @@ TS_TEST(errors_of_attention_options_name_the_option)
           "2 as argument 'query', got f64 | cast with ts_to()");
     WRONG(ATTEND(.mask = &mask),
           "TS_ERR_AUTOGRAD: scaled_dot_product_attention: argument 'mask': requires grad, and att"
-          "ention has no gradient for it | pass ts_detach() of it, or write attention with ops of"
-          " their own");
+          "ention has no gradient for it | pass ts_detach() of it, or compute attention with "
+          "separate ops");
     WRONG(ATTEND(.window = true, .window_left = -2),
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'window': expected (left, right),"
           " each at least 0, or -1 for no bound, got (-2, 0)");
@@ -439,7 +448,7 @@ TS_TEST(errors_of_products_and_layers_name_the_argument)
     WRONG((ts_linear_new(0, 3, true)),
           "TS_ERR_VALUE: linear_new: argument 'in': expected at least 1, got 0");
     WRONG((ts_conv_new(4, 6, TS_SIZES(3, 0), true, NULL)),
-          "TS_ERR_VALUE: conv_new: argument 'kernel[d]': expected at least 1, got 0");
+          "TS_ERR_VALUE: conv_new: argument 'kernel[1]': expected at least 1, got 0");
     WRONG((ts_conv_transpose_new(4, 6, TS_SIZES(3, 3, 3, 3), true, NULL)),
           "TS_ERR_VALUE: conv_transpose_new: argument 'nkernel': expected 1 to 3, got 4");
     WRONG((ts_conv_new(3, 6, TS_SIZES(3), true, &(ts_conv_opts){.size = sizeof(ts_conv_opts),
@@ -515,7 +524,7 @@ TS_TEST(errors_of_registry_and_files_name_the_argument)
         "backend, got 'NOWHERE'");
     WRONG((ts_register_backend_key("", NULL)),
           "TS_ERR_VALUE: register_backend_key: argument 'name': expected a name of 1 to 23 "
-          "printable ASCII characters without blanks and without :,, got ''");
+          "printable ASCII characters without blanks and without the characters ':,', got ''");
     WRONG((ts_register_kernel("add", 70, NULL, NULL, NULL)),
           "TS_ERR_NULL: register_kernel: argument 'kernel': expected a function, got NULL");
     WRONG((ts_unregister(NULL)),

@@ -257,8 +257,8 @@ TS_TEST(an_unknown_name_in_the_environment_is_one_warning)
     ts_layers_from_environment();
     ts_log_set_callback(NULL, NULL);
     ck_assert_str_eq(warnings,
-                     "TS_LAYERS: expected nan, shapes or determinism, got 'shape', which changes "
-                     "nothing\n"
-                     "TS_LAYERS: expected nan, shapes or determinism, got '\\x1b[1m', which "
-                     "changes nothing\n");
+                     "TS_LAYERS: expected nan, shapes or determinism, got 'shape'; the word is "
+                     "ignored\n"
+                     "TS_LAYERS: expected nan, shapes or determinism, got '\\x1b[1m'; the "
+                     "word is ignored\n");
 }

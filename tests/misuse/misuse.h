@@ -205,7 +205,7 @@ void add_object(object_kind kind, const void *object);
 /** Objects that several threads may use at once. */
 void make_shared_objects(void);
 void borrow_objects(const hand *owner);
-/** Index of one of the row's objects of this kind, from index `first` on; -1 if there is none. */
+/** Index of one of the row's objects of this kind, at least `first`; -1 if there is none. */
 int pick_object(object_kind kind, int first);
 /** One of the row's objects, a new one, or NULL. */
 void *draw_object(object_kind kind, const char *argument);

@@ -1,5 +1,5 @@
-/** @file attention.c  Attention against sums in double: shapes, masks,
- * layouts, gradients, threads. */
+/** @file attention.c  Attention compared with sums in double: shapes, masks, layouts, gradients,
+ * threads. */
 // SPDX-License-Identifier: MIT
 #include "tests/expect.h"
 #include "tests/harness.h"
@@ -52,7 +52,7 @@ static double at(const ts_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d)
 }
 
 typedef struct shape {
-    int64_t batch, heads, shared, rows, keys, depth, value_depth;
+    int64_t batch, heads, kv_heads, rows, keys, depth, value_depth;
     bool causal;
     double scale;
 } shape;
@@ -86,7 +86,7 @@ static double reference_row(const shape *s, const ts_tensor *q, const ts_tensor 
             continue;
         p[j] = 0;
         for (int64_t d = 0; d < s->depth; d++)
-            p[j] += scale * at(q, b, h, i, d) * at(k, b, h / (s->heads / s->shared), j, d);
+            p[j] += scale * at(q, b, h, i, d) * at(k, b, h / (s->heads / s->kv_heads), j, d);
         most = fmax(most, p[j]);
     }
     if (most == -INFINITY) {
@@ -110,8 +110,8 @@ TS_TEST(attention_is_the_weighted_sum_of_values, .loop = TS_COUNTOF(shapes))
         ts_dtype dtype = run % 2 ? TS_F64 : TS_F32;
         double eps = dtype == TS_F32 ? 0x1p-24 : 0x1p-53;
         ts_tensor *q = filled(1, dtype, s->batch, s->heads, s->rows, s->depth, run / 2);
-        ts_tensor *k = filled(2, dtype, s->batch, s->shared, s->keys, s->depth, run / 2);
-        ts_tensor *v = filled(3, dtype, s->batch, s->shared, s->keys, s->value_depth, run / 2),
+        ts_tensor *k = filled(2, dtype, s->batch, s->kv_heads, s->keys, s->depth, run / 2);
+        ts_tensor *v = filled(3, dtype, s->batch, s->kv_heads, s->keys, s->value_depth, run / 2),
                   *lse = NULL;
         ts_attention_opts opts = opts_of(s);
         ts_tensor *y = ts_scaled_dot_product_attention_ex(q, k, v, &lse, &opts);
@@ -128,7 +128,7 @@ TS_TEST(attention_is_the_weighted_sum_of_values, .loop = TS_COUNTOF(shapes))
                     for (int64_t e = 0; e < s->value_depth; e++) {
                         double sum = 0;
                         for (int64_t j = 0; j < s->keys; j++)
-                            sum += p[j] * at(v, b, h / (s->heads / s->shared), j, e);
+                            sum += p[j] * at(v, b, h / (s->heads / s->kv_heads), j, e);
                         got = at(y, b, h, i, e);
                         ck_assert_msg(want == -INFINITY ? got == 0
                                                         : fabs(got - sum) <= 2 * tolerance,
@@ -184,8 +184,9 @@ TS_TEST(gradients_agree_with_finite_differences, .loop = TS_COUNTOF(gradient_sha
     TS_SCOPE;
     for (int layout = 0; layout < 2; layout++) {
         ts_tensor *in[] = {filled(1, TS_F64, s->batch, s->heads, s->rows, s->depth, layout),
-                           filled(2, TS_F64, s->batch, s->shared, s->keys, s->depth, layout),
-                           filled(3, TS_F64, s->batch, s->shared, s->keys, s->value_depth, layout)};
+                           filled(2, TS_F64, s->batch, s->kv_heads, s->keys, s->depth, layout),
+                           filled(3, TS_F64, s->batch, s->kv_heads, s->keys, s->value_depth,
+                                  layout)};
         ts_tensor *g = filled(4, TS_F64, s->batch, s->heads, s->rows, s->value_depth, DENSE);
         ts_tensor *g4 = filled(5, TS_F64, s->batch, s->heads, s->rows, 1, DENSE);
         ts_tensor *g_lse = ts_reshape(g4, (int64_t[]){s->batch, s->heads, s->rows}, 3);

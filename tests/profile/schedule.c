@@ -182,9 +182,9 @@ TS_TEST(invalid_schedules_are_refused)
 {
     BEGIN;
     FAILS(TS_ERR_VALUE, ts_prof_start(TS_OPTS(ts_prof_opts, .wait = 3, .ready = receive)));
-    SAYS("at least 1 active step");
+    SAYS("'active': expected at least 1 step");
     FAILS(TS_ERR_VALUE, ts_prof_start(TS_OPTS(ts_prof_opts, .active = -1, .ready = receive)));
-    SAYS("'active'");
+    SAYS("argument 'active': expected 0 to");
     FAILS(TS_ERR_VALUE,
           ts_prof_start(TS_OPTS(ts_prof_opts, .active = 1, .first_step = 2, .ready = receive)));
     SAYS("got both");

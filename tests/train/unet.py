@@ -155,7 +155,7 @@ class UNet(unittest.TestCase):
         self.assertRegex(done.stderr, r"'\d\d.png': expected classes below 2 in the mask, got 5")
         done = self.run_to_end(out, "--data", self.folder)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("has no PNG files", done.stderr)
+        self.assertIn("found no PNG file", done.stderr)
 
     def test_a_size_that_cannot_be_halved_is_refused(self):
         done = self.run_to_end(os.path.join(self.folder, "odd"), "--size", "40")

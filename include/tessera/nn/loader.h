@@ -50,7 +50,7 @@ typedef struct ts_loader_opts {
 /** One batch. The tensors belong to the caller's innermost scope. */
 typedef struct ts_batch {
     ts_tensor *x;      /**< fields[0]. Tokens: (B, T) i64 */
-    ts_tensor *y;      /**< fields[1], TS_NONE without such a field. Tokens: (B, T) i64, the next
+    ts_tensor *y;      /**< fields[1]; TS_NONE if there is one field. Tokens: (B, T) i64, the next
                             token of each token in x */
     int64_t epoch;     /**< epoch of the batch */
     int64_t index;     /**< number of the batch in its epoch */
@@ -80,16 +80,20 @@ TS_API ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts);
  * @param dataset  copied
  */
 TS_API ts_loader *ts_loader_new(const ts_dataset *dataset, const ts_loader_opts *opts);
-/** Writes the next batch to *batch. Errors: TS_ERR_NULL, TS_ERR_MEMORY, TS_ERR_IO if the file has
- * become too short or cannot be read, those of dataset->get (the message ends with the number of
- * the sample), TS_ERR_NULL if a field is NULL or TS_NONE, TS_ERR_DEVICE if it is not on the CPU,
- * TS_ERR_SHAPE or TS_ERR_DTYPE if the samples of a batch differ, TS_ERR_STATE if opts.stop ended
- * the wait, and those of copies to opts.device. After an error the next call tries the same batch
- * again. */
+/**
+ * Writes the next batch to *batch. After an error the next call tries the same batch again.
+ * Errors: TS_ERR_NULL; TS_ERR_MEMORY; TS_ERR_STATE if opts.stop ended the wait; those of copies to
+ * opts.device. File of tokens: TS_ERR_IO if the file has become too short or cannot be read.
+ * Dataset: those of dataset->get, whose message ends with the number of the sample; TS_ERR_NULL if
+ * a field is NULL or TS_NONE; TS_ERR_DEVICE if a field is not on the CPU; TS_ERR_SHAPE if a field
+ * has more than 7 dims; TS_ERR_SHAPE or TS_ERR_DTYPE if a field differs from that of the batch's
+ * first sample.
+ */
 TS_API ts_status ts_loader_next(ts_loader *loader, ts_batch *batch);
 /** Number of batches in an epoch; 0 for NULL. */
 TS_API int64_t ts_loader_batches(const ts_loader *loader);
-/** Number of tokens in the range; for a dataset, number of samples in the range; 0 for NULL. */
+/** File of tokens: number of tokens in the range. Dataset: number of samples in the range. 0 for
+ *  NULL. */
 TS_API int64_t ts_loader_tokens(const ts_loader *loader);
 /** Position of the next batch; epoch 0 and index 0 for NULL. */
 TS_API ts_loader_state ts_loader_get_state(const ts_loader *loader);

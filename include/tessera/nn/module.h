@@ -84,6 +84,7 @@ TS_API ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor 
  * constructor can be called in the argument list. Exception: a child that already has a parent, is
  * `m`, or contains `m` (TS_ERR_VALUE) is not freed. A NULL child returns the recorded failure.
  * @param name, slot  as in ts_module_add_parameter()
+ * Errors: TS_ERR_NULL, TS_ERR_VALUE (name, child), TS_ERR_MEMORY.
  */
 TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot);
 
@@ -125,8 +126,8 @@ typedef struct ts_forward_hook {
  * Errors: TS_ERR_NULL, TS_ERR_VALUE (size), TS_ERR_MEMORY, TS_ERR_STATE while the module runs.
  */
 TS_API ts_status ts_module_add_forward_hook(ts_module *m, const ts_forward_hook *hook, int64_t *id);
-/** Removes a hook. TS_ERR_INDEX without such a hook, TS_ERR_STATE while the module runs,
- *  TS_ERR_NULL. */
+/** Removes a hook. TS_ERR_INDEX if the module has no hook with this id, TS_ERR_STATE while the
+ *  module runs, TS_ERR_NULL. */
 TS_API ts_status ts_module_remove_forward_hook(ts_module *m, int64_t id);
 
 /**

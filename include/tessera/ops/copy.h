@@ -14,10 +14,12 @@ TS_API ts_tensor *ts_contiguous(ts_tensor *t);
  *  the device. Errors: TS_ERR_VALUE if `bytes` is not the exact size, TS_ERR_DEVICE for a META
  *  tensor, TS_ERR_NULL, and those of the device. */
 TS_API ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes);
-/** Writes the element of a one-element tensor of any dtype to *value. Waits for the device.
- *  TS_ERR_SHAPE if t does not have one element; else errors as ts_copy_to(). */
+/** Writes the element of a one-element tensor of any dtype to *value; i64 values beyond 2^53 are
+ *  rounded. Waits for the device. TS_ERR_SHAPE if t does not have one element; else errors as
+ *  ts_copy_to(). */
 TS_API ts_status ts_item(ts_tensor *t, double *value);
-/** Like ts_item(), for an integer or bool tensor; TS_ERR_DTYPE for a floating one. */
+/** Like ts_item(), for an integer or bool tensor, without rounding; TS_ERR_DTYPE for a floating
+ *  one. */
 TS_API ts_status ts_item_int(ts_tensor *t, int64_t *value);
 /** Prints values, sizes, dtype and device to stdout; of a META tensor no values. Above 1,000
  *  elements, prints only the first three and the last three of each dim. Waits for the device.
