@@ -32,6 +32,10 @@
 #define DIRECT_CHANNELS 16  /* most channels of a group that is computed without matrices */
 #define DIRECT_FEW 4        /* ... if the other image has more */
 #define DIRECT_PLANE 16     /* ... and most elements of its padded planes per pixel of the images */
+#define LAST_CHANNELS 8     /* least channels of images that are copied to channels-last, */
+#define SMALL_PLANE 64      /* ... and most pixels of contiguous ones in depthwise calls */
+#define BATCHED_PLANE 32    /* ... and in calls without groups, */
+#define BATCHED_IMAGES 8    /* ... of at least so many images */
 
 /* ----------------------------------------------------------------------------- products ---- */
 
@@ -495,6 +499,77 @@ static void make_w(const job *b, scratch *s)
         make_weight(b, group, a, s);
 }
 
+/* ------------------------------------------------------------------------------ layouts ---- */
+
+typedef enum conv_result { RESULT_X, RESULT_Y, RESULT_WEIGHT } conv_result;
+typedef void (*maker)(const job *b, scratch *s);
+
+static int64_t pixels_of(const image *v) { return v->size[0] * v->size[1] * v->size[2]; }
+
+/** Returns whether images are copied to one layout, and sets it: channels innermost (last), or
+ *  not. Depthwise loops run along channels if an image is channels-last or has few pixels; sums of
+ *  small groups read planes. Small contiguous images would be one product each. Depends only on
+ *  shapes and layouts. */
+static bool wants_layout(const job *b, bool *last)
+{
+    const ts_convolution *c = &b->c;
+    axis a[3];
+    bool both = are_last(&b->x, &b->y), any = b->x.c == 1 || b->y.c == 1;
+    int64_t pixels = ts_max64(pixels_of(&b->x), pixels_of(&b->y));
+    if (is_depthwise(c)) {
+        *last = c->groups >= LAST_CHANNELS;
+        return *last ? !both && (any || pixels <= SMALL_PLANE) : any && !both;
+    }
+    if (c->groups > 1) {
+        ts_kernel_windows(b->frame, -1, a);
+        *last = false;
+        return any && has_small_groups(c, a);
+    }
+    *last = true;
+    return !both && c->batch >= BATCHED_IMAGES && pixels <= BATCHED_PLANE &&
+           ts_max64(c->channels, c->features) >= LAST_CHANNELS;
+}
+
+/** The image v, or memory for one of its sizes in the other layout, with its elements if `fill`. */
+static image in_layout(const job *b, const image *v, int64_t channels, bool last, bool fill,
+                       scratch *s)
+{
+    if ((v->c == 1) == last)
+        return *v;
+    image made = dense_image(v, channels, last,
+                             take(s, b->c.batch * channels * pixels_of(v) * b->item));
+    if (fill && s->there)
+        copy_image(v, &made, b->c.batch, channels, b->item);
+    return made;
+}
+
+/** Runs a maker of `result`, on copies of the images if that is faster. */
+static void make_in_layout(const job *b, maker make, conv_result result, scratch *s)
+{
+    const ts_convolution *c = &b->c;
+    job made = *b;
+    size_t used = s->used;
+    bool last;
+    if (wants_layout(b, &last)) {
+        made.last = last;
+        made.x = in_layout(b, &b->x, c->channels, last, result != RESULT_X, s);
+        made.y = in_layout(b, &b->y, c->features, last, result != RESULT_Y, s);
+    }
+    make(&made, s);
+    if (s->there && result == RESULT_X && made.x.data != b->x.data)
+        copy_image(&made.x, &b->x, c->batch, c->channels, b->item);
+    if (s->there && result == RESULT_Y && made.y.data != b->y.data)
+        copy_image(&made.y, &b->y, c->batch, c->features, b->item);
+    s->used = used;
+}
+
+static void make_y_in_layout(const job *b, scratch *s) { make_in_layout(b, make_y, RESULT_Y, s); }
+static void make_x_in_layout(const job *b, scratch *s) { make_in_layout(b, make_x, RESULT_X, s); }
+static void make_w_in_layout(const job *b, scratch *s)
+{
+    make_in_layout(b, make_w, RESULT_WEIGHT, s);
+}
+
 /** Decodes a call. input or output may be NULL if the maker does not use it. In a transposed
  *  convolution, input is the y of ts_convolution and output the x. */
 static job job_of(const ts_frame *f, const ts_tensor *input, const ts_tensor *output,
@@ -510,8 +585,6 @@ static job job_of(const ts_frame *f, const ts_tensor *input, const ts_tensor *ou
         b.y = image_of(y, b.c.places, b.c.dims);
     return b;
 }
-
-typedef void (*maker)(const job *b, scratch *s);
 
 /** Runs makers[i] on jobs[i], except for NULL, all with one block of scratch. sums: receives the
  *  sums of the gradient per channel, or NULL. They are computed first, because only this op may
@@ -556,7 +629,8 @@ static ts_status convolution(ts_frame *f)
     if (bias && !(bias->flags & TS_TENSOR_CONTIGUOUS))
         TS_TRY(bias = ts_clone(bias));
     b.bias = bias;
-    return run(f, &b, (const maker[]){b.c.transposed ? make_x : make_y}, 1, NULL);
+    maker make = b.c.transposed ? make_x_in_layout : make_y_in_layout;
+    return run(f, &b, &make, 1, NULL);
 }
 
 /* grad, input, weight, ... -> gradients of input, weight and bias */
@@ -568,8 +642,9 @@ static ts_status convolution_backward(ts_frame *f)
         wants[i] = f->rets[i].tag == TS_TAG_TENSOR;
     job jobs[2] = {job_of(f, wants[0] ? f->rets[0].t : NULL, grad, f->args[2].t),
                    job_of(f, f->args[1].t, grad, f->rets[1].t)};
-    maker makers[2] = {wants[0] ? jobs[0].c.transposed ? make_y : make_x : NULL,
-                       wants[1] ? make_w : NULL};
+    maker for_x = jobs[0].c.transposed ? make_y_in_layout : make_x_in_layout;
+    maker makers[2] = {wants[0] ? for_x : NULL,
+                       wants[1] ? make_w_in_layout : NULL};
     return run(f, jobs, makers, 2, wants[2] ? f->rets[2].t : NULL);
 }
 

@@ -118,17 +118,30 @@ static ts_status linspace(ts_frame *f)
     return TS_OK;
 }
 
+/** The rows of a matrix with ones on its diagonal. */
+typedef struct eye_job {
+    char *out;
+    int64_t columns, item;
+    char one[8];
+} eye_job;
+
+static void eye_rows(void *ctx, int64_t begin, int64_t end)
+{
+    const eye_job *job = ctx;
+    int64_t row = job->columns * job->item;
+    memset(job->out + begin * row, 0, (size_t)((end - begin) * row));
+    for (int64_t i = begin; i < ts_min64(end, job->columns); i++)
+        memcpy(job->out + i * (row + job->item), job->one, (size_t)job->item);
+}
+
 static ts_status eye(ts_frame *f)
 {
     ts_tensor *out = f->rets[0].t;
-    int64_t item = ts_dtype_sizes[out->dtype], n = ts_min64(out->sizes[0], out->sizes[1]);
+    eye_job job = {.out = out->data, .columns = out->sizes[1], .item = ts_dtype_sizes[out->dtype]};
     ts_value value = ts_value_int(1);
-    char one[8];
-    ts_scalar_store(&value, (ts_dtype)out->dtype, one);
+    ts_scalar_store(&value, (ts_dtype)out->dtype, job.one);
     if (out->numel)
-        memset(out->data, 0, (size_t)(out->numel * item));
-    for (int64_t i = 0; i < n; i++)
-        memcpy(out->data + i * (out->sizes[1] + 1) * item, one, (size_t)item);
+        ts_parallel_for(out->sizes[0], TS_CPU_GRAIN(1) / job.columns + 1, eye_rows, &job);
     return TS_OK;
 }
 

@@ -10,7 +10,8 @@
  * in elements: a_row and a_column are the distances between rows and between columns of a. Rows of
  * c are dense, and c_row apart. a and b each have a step of 1 in one dim, and the other step is at
  * least the size of that dim. The step of a dim of size 1 is ignored. If `add` is set, the product
- * is added to c and the bias is ignored.
+ * is added to c and the bias is ignored. If `alpha` is set, the product of integers is multiplied
+ * by it.
  */
 typedef struct ts_gemm {
     int64_t m, n, k;
@@ -18,6 +19,7 @@ typedef struct ts_gemm {
     void *c;
     int64_t a_row, a_column, b_row, b_column, c_row;
     bool add;
+    const int64_t *alpha;
 } ts_gemm;
 
 /** Computes the product of f32 (f64) operands on the calling thread. Returns false and writes

@@ -433,16 +433,31 @@ static ts_status scatter_add(ts_frame *f)
     return TS_OK;
 }
 
+typedef struct one_hot_job {
+    indices index;
+    int64_t classes, *out;
+} one_hot_job;
+enum { ZEROED = 4096 }; /* elements that are cleared together: they stay in the first-level cache */
+
+static void one_hot_rows(void *ctx, int64_t begin, int64_t end)
+{
+    const one_hot_job *job = ctx;
+    int64_t together = ts_max64(1, ZEROED / job->classes);
+    for (int64_t k = begin; k < end;) {
+        int64_t stop = ts_min64(k + together, end), *out = job->out + k * job->classes;
+        memset(out, 0, (size_t)((stop - k) * job->classes) * sizeof *out);
+        for (; k < stop; k++, out += job->classes)
+            out[at(job->index, k)] = 1;
+    }
+}
+
 static ts_status one_hot(ts_frame *f)
 {
     const ts_tensor *index = f->args[0].t;
-    int64_t classes = f->args[1].i, *out = (int64_t *)f->rets[0].t->data;
-    TS_TRY(check_range(f, 0, classes));
-    indices v = indices_of(index);
-    for (int64_t k = 0; k < index->numel; k++) {
-        memset(out + k * classes, 0, (size_t)classes * sizeof *out);
-        out[k * classes + at(v, k)] = 1;
-    }
+    one_hot_job job = {indices_of(index), f->args[1].i, (int64_t *)f->rets[0].t->data};
+    TS_TRY(check_range(f, 0, job.classes));
+    if (index->numel)
+        ts_parallel_for(index->numel, TS_CPU_GRAIN(1) / job.classes + 1, one_hot_rows, &job);
     return TS_OK;
 }
 

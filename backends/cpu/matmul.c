@@ -52,7 +52,55 @@ static ts_parallel_body as_matvec(const ts_gemm *g, ts_dtype dtype, matvec *v)
 
 /* ------------------------------------------------------------------------- plain loops ---- */
 
-enum { PANEL_ROWS = 16, PANEL_COLUMNS = 64, NARROW = 8 };
+enum { PANEL_ROWS = 16, PANEL_BYTES = 512, NARROW = 8 };
+
+/* Adds the products of k elements of a and k rows of b to n elements of c. */
+#define PLAIN_ROW(T, U, name)                                                                      \
+    VEC_FN void name##_row(T *c, U alpha, const T *a, int64_t a_step, const T *b, int64_t b_step,  \
+                           int64_t k, int64_t n)                                                   \
+    {                                                                                              \
+        int64_t p = 0;                                                                             \
+        for (; p + 4 <= k; p += 4, b += 4 * b_step) {                                              \
+            U x0 = alpha * (U)a[p * a_step], x1 = alpha * (U)a[(p + 1) * a_step],                  \
+              x2 = alpha * (U)a[(p + 2) * a_step], x3 = alpha * (U)a[(p + 3) * a_step];            \
+            TS_INDEPENDENT                                                                         \
+            for (int64_t j = 0; j < n; j++)                                                        \
+                c[j] = (T)((U)c[j] + x0 * (U)b[j] + x1 * (U)b[b_step + j] +                        \
+                           x2 * (U)b[2 * b_step + j] + x3 * (U)b[3 * b_step + j]);                 \
+        }                                                                                          \
+        for (; p < k; p++, b += b_step) {                                                          \
+            U x = alpha * (U)a[p * a_step];                                                        \
+            TS_INDEPENDENT                                                                         \
+            for (int64_t j = 0; j < n; j++)                                                        \
+                c[j] = (T)((U)c[j] + x * (U)b[j]);                                                 \
+        }                                                                                          \
+    }
+PLAIN_ROW(float, float, plain_f32)
+PLAIN_ROW(double, double, plain_f64)
+PLAIN_ROW(int64_t, uint64_t, plain_i64)
+PLAIN_ROW(int32_t, uint32_t, plain_i32)
+PLAIN_ROW(uint8_t, uint8_t, plain_u8_rest)
+
+typedef vhh vhh_bytes __attribute__((aligned(1)));
+
+/** The row of bytes: the even and the odd bytes of a vector are summed in 16 bits, of which the
+ * lower eight count. */
+VEC_FN void plain_u8_row(uint8_t *c, uint8_t alpha, const uint8_t *a, int64_t a_step,
+                         const uint8_t *b, int64_t b_step, int64_t k, int64_t n)
+{
+    int64_t j = 0;
+    for (; j + VEC_BYTES <= n; j += VEC_BYTES) {
+        vhh even = *(const vhh_bytes *)(c + j), odd = even >> 8;
+        for (int64_t p = 0; p < k; p++) {
+            vhh x = *(const vhh_bytes *)(b + p * b_step + j);
+            uint16_t factor = (uint16_t)(alpha * a[p * a_step]);
+            even += x * factor;
+            odd += (x >> 8) * factor;
+        }
+        *(vhh_bytes *)(c + j) = (even & 0xff) | odd << 8;
+    }
+    plain_u8_rest_row(c + j, alpha, a, a_step, b + j, b_step, k, n - j);
+}
 
 /*
  * Integers are summed as the unsigned type U, so that sums wrap. A panel of b is packed unless its
@@ -62,7 +110,8 @@ enum { PANEL_ROWS = 16, PANEL_COLUMNS = 64, NARROW = 8 };
 #define PLAIN(T, U, name, any_order)                                                               \
     static void name##_narrow(const ts_gemm *g)                                                    \
     {                                                                                              \
-        T near[PANEL_ROWS * PANEL_COLUMNS];                                                        \
+        T near[PANEL_ROWS * PANEL_BYTES / sizeof(T)];                                              \
+        U alpha = g->alpha ? (U)*g->alpha : 1;                                                     \
         for (int64_t j = 0; j < g->n; j++)                                                         \
             for (int64_t p = 0; p < g->k || !p; p += TS_COUNTOF(near)) {                           \
                 int64_t k = ts_min64(TS_COUNTOF(near), g->k - p);                                  \
@@ -73,63 +122,48 @@ enum { PANEL_ROWS = 16, PANEL_COLUMNS = 64, NARROW = 8 };
                 for (int64_t i = 0; i < g->m; i++) {                                               \
                     T *c = (T *)g->c + i * g->c_row + j;                                           \
                     const T *a = (const T *)g->a + i * g->a_row + p * g->a_column;                 \
-                    U sum = p || g->add ? (U)*c : g->bias ? (U)((const T *)g->bias)[j] : 0;        \
+                    U sum = 0, start = p || g->add ? (U)*c                                         \
+                                       : g->bias   ? (U)((const T *)g->bias)[j]                    \
+                                                   : 0;                                            \
                     if (g->a_column == 1)                                                          \
                         for (int64_t q = 0; q < k; q++)                                            \
                             sum += (U)a[q] * (U)column[q];                                         \
                     else                                                                           \
                         for (int64_t q = 0; q < k; q++)                                            \
                             sum += (U)a[q * g->a_column] * (U)column[q];                           \
-                    *c = (T)sum;                                                                   \
+                    *c = (T)(start + alpha * sum);                                                 \
                 }                                                                                  \
             }                                                                                      \
     }                                                                                              \
-    VEC_FN void name##_row(T *c, const T *a, int64_t a_step, const T *b, int64_t b_step,           \
-                           int64_t k, int64_t n)                                                   \
-    {                                                                                              \
-        int64_t p = 0;                                                                             \
-        for (; p + 4 <= k; p += 4, b += 4 * b_step) {                                              \
-            U x0 = (U)a[p * a_step], x1 = (U)a[(p + 1) * a_step], x2 = (U)a[(p + 2) * a_step],     \
-              x3 = (U)a[(p + 3) * a_step];                                                         \
-            TS_INDEPENDENT                                                                         \
-            for (int64_t j = 0; j < n; j++)                                                        \
-                c[j] = (T)((U)c[j] + x0 * (U)b[j] + x1 * (U)b[b_step + j] +                        \
-                           x2 * (U)b[2 * b_step + j] + x3 * (U)b[3 * b_step + j]);                 \
-        }                                                                                          \
-        for (; p < k; p++, b += b_step) {                                                          \
-            U x = (U)a[p * a_step];                                                                \
-            TS_INDEPENDENT                                                                         \
-            for (int64_t j = 0; j < n; j++)                                                        \
-                c[j] = (T)((U)c[j] + x * (U)b[j]);                                                 \
-        }                                                                                          \
-    }                                                                                              \
     static void name(const ts_gemm *g)                                                             \
     {                                                                                              \
-        T panel[PANEL_ROWS * PANEL_COLUMNS];                                                       \
+        const int64_t most = PANEL_BYTES / sizeof(T);                                              \
+        T panel[PANEL_ROWS * PANEL_BYTES / sizeof(T)];                                             \
         if (any_order && (g->n < NARROW || (g->m < NARROW && g->b_row == 1))) {                    \
             name##_narrow(g);                                                                      \
             return;                                                                                \
         }                                                                                          \
         const T *a = g->a, *bias = g->bias;                                                        \
-        T *c = g->c;                                                                               \
-        for (int64_t i = 0; i < g->m && !g->add; i++)                                              \
-            for (int64_t j = 0; j < g->n; j++)                                                     \
-                c[i * g->c_row + j] = bias ? bias[j] : 0;                                          \
-        for (int64_t j = 0; j < g->n; j += PANEL_COLUMNS)                                          \
-            for (int64_t p = 0; p < g->k; p += PANEL_ROWS) {                                       \
-                int64_t n = ts_min64(PANEL_COLUMNS, g->n - j), k = ts_min64(PANEL_ROWS, g->k - p); \
+        U alpha = g->alpha ? (U)*g->alpha : 1;                                                     \
+        for (int64_t j = 0; j < g->n; j += most)                                                   \
+            for (int64_t p = 0; p < g->k || !p; p += PANEL_ROWS) {                                 \
+                int64_t n = ts_min64(most, g->n - j), k = ts_min64(PANEL_ROWS, g->k - p);          \
                 const T *b = (const T *)g->b + p * g->b_row + j * g->b_column;                     \
                 int64_t step = g->b_row;                                                           \
                 if (g->b_column != 1) {                                                            \
                     for (int64_t i = 0; i < n; i++)                                                \
                         for (int64_t q = 0; q < k; q++)                                            \
-                            panel[q * PANEL_COLUMNS + i] = b[q * g->b_row + i * g->b_column];      \
+                            panel[q * most + i] = b[q * g->b_row + i * g->b_column];               \
                     b = panel;                                                                     \
-                    step = PANEL_COLUMNS;                                                          \
+                    step = most;                                                                   \
                 }                                                                                  \
-                for (int64_t i = 0; i < g->m; i++)                                                 \
-                    name##_row(c + i * g->c_row + j, a + i * g->a_row + p * g->a_column,           \
-                               g->a_column, b, step, k, n);                                        \
+                for (int64_t i = 0; i < g->m; i++) {                                               \
+                    T *c = (T *)g->c + i * g->c_row + j;                                           \
+                    for (int64_t q = 0; !p && !g->add && q < n; q++)                               \
+                        c[q] = bias ? bias[j + q] : 0;                                             \
+                    name##_row(c, alpha, a + i * g->a_row + p * g->a_column, g->a_column, b, step, \
+                               k, n);                                                              \
+                }                                                                                  \
             }                                                                                      \
     }
 PLAIN(float, float, plain_f32, false)
@@ -287,7 +321,8 @@ static ts_status mm(ts_frame *f)
 
 /* -------------------------------------------------------------------------------- addmm ---- */
 
-/** c = beta x + alpha c by rows; x is broadcast by steps of 0. */
+/** Floats: c = beta x + alpha c by rows; integers, whose sums are exact in any order: c = beta x. x
+ * is broadcast by steps of 0. */
 typedef struct sum_job {
     char *c;
     const char *x;
@@ -296,7 +331,15 @@ typedef struct sum_job {
     int64_t beta_i, alpha_i;
 } sum_job;
 
-#define SUM_ROWS(T, U, name, suffix)                                                               \
+/* more: what is added to element j of beta x */
+#define SUM_ROWS(T, U, name, suffix, more)                                                         \
+    VEC_FN void name##_row(T *c, const T *x, int64_t step, int64_t n, U beta, U alpha)             \
+    {                                                                                              \
+        (void)alpha;                                                                               \
+        TS_INDEPENDENT                                                                             \
+        for (int64_t j = 0; j < n; j++)                                                            \
+            c[j] = (T)(beta * (U)x[j * step] more);                                                \
+    }                                                                                              \
     static void name(void *ctx, int64_t begin, int64_t end)                                        \
     {                                                                                              \
         const sum_job *s = ctx;                                                                    \
@@ -307,25 +350,28 @@ typedef struct sum_job {
             if (s->beta_d == 0)                                                                    \
                 for (int64_t j = 0; j < s->n; j++)                                                 \
                     c[j] = (T)(alpha * (U)c[j]);                                                   \
+            else if (s->x_column == 1)                                                             \
+                name##_row(c, x, 1, s->n, beta, alpha);                                            \
+            else if (s->x_column == 0)                                                             \
+                name##_row(c, x, 0, s->n, beta, alpha);                                            \
             else                                                                                   \
-                for (int64_t j = 0; j < s->n; j++)                                                 \
-                    c[j] = (T)(beta * (U)x[j * s->x_column] + alpha * (U)c[j]);                    \
+                name##_row(c, x, s->x_column, s->n, beta, alpha);                                  \
         }                                                                                          \
     }
-SUM_ROWS(float, float, sum_f32, d)
-SUM_ROWS(double, double, sum_f64, d)
-SUM_ROWS(int64_t, uint64_t, sum_i64, i)
-SUM_ROWS(int32_t, uint32_t, sum_i32, i)
-SUM_ROWS(uint8_t, uint32_t, sum_u8, i)
+SUM_ROWS(float, float, sum_f32, d, + alpha * c[j])
+SUM_ROWS(double, double, sum_f64, d, + alpha * c[j])
+SUM_ROWS(int64_t, uint64_t, start_i64, i, )
+SUM_ROWS(int32_t, uint32_t, start_i32, i, )
+SUM_ROWS(uint8_t, uint8_t, start_u8, i, )
 
 /* addmm(self, mat1, mat2, beta, alpha) */
 static ts_status addmm(ts_frame *f)
 {
     static const ts_parallel_body bodies[TS_DTYPE_COUNT] = {[TS_F32] = sum_f32,
                                                             [TS_F64] = sum_f64,
-                                                            [TS_I64] = sum_i64,
-                                                            [TS_I32] = sum_i32,
-                                                            [TS_U8] = sum_u8};
+                                                            [TS_I64] = start_i64,
+                                                            [TS_I32] = start_i32,
+                                                            [TS_U8] = start_u8};
     const ts_tensor *x = f->args[0].t, *a = f->args[1].t, *b = f->args[2].t, *c = f->rets[0].t;
     const ts_value *beta = &f->args[3], *alpha = &f->args[4];
     sum_job s = {.c = c->data, .x = x->data, .n = c->sizes[1], .beta_d = ts_value_number(beta),
@@ -347,9 +393,19 @@ static ts_status addmm(ts_frame *f)
         s.alpha_d == 1 && (s.beta_d == 0 || (s.beta_d == 1 && !s.x_row && s.x_column == 1));
     if (plain && s.beta_d == 1) /* linear's bias is a row */
         g.bias = x->data;
-    TS_TRY(multiply(f->thread, &g, f->plan->compute, 1, 0, 0, 0));
-    if (!plain)
-        ts_parallel_for(g.m, TS_CPU_GRAIN(4) / ts_max64(s.n, 1) + 1, bodies[f->plan->compute], &s);
+    ts_dtype dtype = f->plan->compute;
+    ts_parallel_body body = bodies[dtype];
+    int64_t grain = TS_CPU_GRAIN(4) / ts_max64(s.n, 1) + 1;
+    bool is_float = dtype == TS_F32 || dtype == TS_F64;
+    if (!plain && !is_float) {
+        g.alpha = &s.alpha_i;
+        g.add = s.beta_d != 0;
+        if (g.add)
+            ts_parallel_for(g.m, grain, body, &s);
+    }
+    TS_TRY(multiply(f->thread, &g, dtype, 1, 0, 0, 0));
+    if (!plain && is_float)
+        ts_parallel_for(g.m, grain, body, &s);
     return TS_OK;
 }
 

@@ -321,26 +321,27 @@ static ts_status adamw(ts_frame *f)
 
 /* --------------------------------------------------------------------------------- sgd ---- */
 
-#define SGD(T, V, p, L, name)                                                                      \
-    VEC_FN void name##_lanes(T *param, const T *grad, T *buffer, int64_t n, const T *c,            \
+/* T: the elements; C: their compute type; kind: as for SCALE. */
+#define SGD(T, V, p, L, kind, C, name)                                                             \
+    VEC_FN void name##_lanes(T *param, const T *grad, T *buffer, int64_t n, const C *c,            \
                              bool first, bool nesterov)                                            \
     {                                                                                              \
-        V x = p##_load_n(param, n);                                                                \
-        V g = p##_set1(c[4]) * p##_load_n(grad, n);                                                \
+        V x = p##_load##kind##_n(param, n);                                                        \
+        V g = p##_set1(c[4]) * p##_load##kind##_n(grad, n);                                        \
         if (c[0] != 0) /* must not read x, which may be infinite */                                \
             g = p##_fma(p##_set1(c[0]), x, g);                                                     \
         if (buffer) {                                                                              \
             V b = g;                                                                               \
             if (!first)                                                                            \
-                b = p##_fma(p##_set1(c[1]), p##_load_n(buffer, n), p##_set1(c[2]) * g);            \
-            p##_store_n(buffer, b, n);                                                             \
+                b = p##_fma(p##_set1(c[1]), p##_load##kind##_n(buffer, n), p##_set1(c[2]) * g);    \
+            p##_store##kind##_n(buffer, b, n);                                                     \
             g = nesterov ? p##_fma(p##_set1(c[1]), b, g) : b;                                      \
         }                                                                                          \
-        p##_store_n(param, p##_fma(p##_set1(c[3]), g, x), n);                                      \
+        p##_store##kind##_n(param, p##_fma(p##_set1(c[3]), g, x), n);                              \
     }                                                                                              \
     static void name(T *param, const T *grad, T *buffer, int64_t n, const job *j, bool first)      \
     {                                                                                              \
-        T c[5] = {(T)j->decay, (T)j->momentum, (T)(1 - j->dampening), (T)-j->lr, (T)j->factor};    \
+        C c[5] = {(C)j->decay, (C)j->momentum, (C)(1 - j->dampening), (C)-j->lr, (C)j->factor};    \
         int64_t k = 0;                                                                             \
         for (; k + L <= n; k += L)                                                                 \
             name##_lanes(param + k, grad + k, buffer ? buffer + k : NULL, L, c, first,             \
@@ -349,16 +350,31 @@ static ts_status adamw(ts_frame *f)
             name##_lanes(param + k, grad + k, buffer ? buffer + k : NULL, n - k, c, first,         \
                          j->nesterov);                                                             \
     }
-SGD(float, vf, vf, VF_LANES, sgd_f32)
-SGD(double, vd, vd, VD_LANES, sgd_f64)
+SGD(float, vf, vf, VF_LANES, , float, sgd_f32)
+SGD(double, vd, vd, VD_LANES, , double, sgd_f64)
+SGD(uint16_t, vf, vf, VF_LANES, _bf16, float, sgd_bf16)
+SGD(uint16_t, vf, vf, VF_LANES, _f16, float, sgd_f16)
 
 static void sgd_update(const job *j, int64_t i, void *const *data, int64_t n)
 {
     void *buffer = j->lists == 3 ? data[2] : NULL;
-    if (IS_F32(j, i))
-        sgd_f32(data[0], data[1], buffer, n, j, step_of(j, i) == 1);
-    else
-        sgd_f64(data[0], data[1], buffer, n, j, step_of(j, i) == 1);
+    bool first = step_of(j, i) == 1;
+    switch (compute_of(j, i)) {
+    case TS_F64: sgd_f64(data[0], data[1], buffer, n, j, first); break;
+    case TS_BF16: sgd_bf16(data[0], data[1], buffer, n, j, first); break;
+    case TS_F16: sgd_f16(data[0], data[1], buffer, n, j, first); break;
+    default: sgd_f32(data[0], data[1], buffer, n, j, first);
+    }
+}
+
+/** True if the tensors of each index have one dtype, so that no list needs a conversion. */
+static bool have_equal_dtypes(const ts_frame *f, int lists)
+{
+    for (uint32_t i = 0; i < f->args[0].count; i++)
+        for (int k = 1; k < lists; k++)
+            if (f->args[k].list[i]->dtype != f->args[0].list[i]->dtype)
+                return false;
+    return true;
 }
 
 static ts_status sgd(ts_frame *f)
@@ -367,6 +383,7 @@ static ts_status sgd(ts_frame *f)
              .written = 1 | 4,
              .steps = f->args[3].ints,
              .update = sgd_update,
+             .stored = have_equal_dtypes(f, f->args[5].d != 0 ? 3 : 2),
              .lr = f->args[4].d,
              .momentum = f->args[5].d,
              .dampening = f->args[6].d,

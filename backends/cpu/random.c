@@ -119,22 +119,29 @@ static ts_status uniform(ts_frame *f)
 
 /* ------------------------------------------------------------------------------ normal ---- */
 
+/* Even lanes of a, then odd lanes of b; and lanes of the halves of a in turn. */
+#define EVEN_ODD_LANE(i, half) ((i) < (half) ? 2 * (i) : 2 * (i) + 1)
+#define HALVES_LANE(i, half) ((i) / 2 + (i) % 2 * (half))
+
 /* Computes ts_philox_normal_pair_f32(), one pair per lane. The last vector may read words past n,
  * because a group has words for whole vectors. */
 static void normal_f32(const draw *d, const uint32_t *w, int64_t first, int64_t n)
 {
     float *out = (float *)d->out + first;
-    for (int64_t i = 0; i < n; i += 2 * VD_LANES) {
-        double u1[VD_LANES], u2[VD_LANES], z[2][VD_LANES];
-        for (int k = 0; k < VD_LANES; k++) {
-            u1[k] = (float)w[i + 2 * k] * 0x1p-32f + 0x1p-33f;
-            u2[k] = (float)w[i + 2 * k + 1] * 0x1p-32f;
-        }
-        vd r = vd_sqrt(-2.0 * vd_log(vd_load(u1))), angle = TS_PHILOX_2PI * vd_load(u2);
-        vd_store(z[0], r * vd_cos(angle));
-        vd_store(z[1], r * vd_sin(angle));
-        for (int k = 0; k < 2 * VD_LANES && i + k < n; k++)
-            out[i + k] = (float)((float)z[k % 2][k / 2] * d->b + d->a);
+    for (int64_t i = 0; i < n; i += VF_LANES) {
+        vu words;
+        memcpy(&words, w + i, sizeof words);
+        vf odd = __builtin_convertvector(words, vf) * 0x1p-32f, even = odd + 0x1p-33f;
+        vf u = __builtin_shufflevector(even, odd, VEC_INDICES(VF_LANES, EVEN_ODD_LANE, VD_LANES));
+        vd sine, cosine, r = vd_sqrt(-2.0 * vd_log(vf_widen_lo(u)));
+        vd_sin_cos(TS_PHILOX_2PI * vf_widen_hi(u), &sine, &cosine);
+        vf z = vf_narrow(r * cosine, r * sine);
+        z = __builtin_shufflevector(z, z, VEC_INDICES(VF_LANES, HALVES_LANE, VD_LANES));
+        z = vf_narrow(vf_widen_lo(z) * d->b + d->a, vf_widen_hi(z) * d->b + d->a);
+        if (n - i >= VF_LANES)
+            vf_store(out + i, z);
+        else
+            vf_store_n(out + i, z, n - i);
     }
 }
 

@@ -84,6 +84,13 @@ static void plan_next(reduction *r, const char *parts, int64_t item)
     r->steps[0] = columns * item;
 }
 
+/** True if each result is the fold of one dense row of halves that fits a block. */
+static bool has_short_halves(const reduction *r)
+{
+    return r->widen && r->steps[0] == 2 && r->parts == 1 && r->all_runs == 1 &&
+           r->sizes[0] <= TERMS;
+}
+
 static void run_pass(reduction *r, fold how, bool wide)
 {
     const ts_parallel_body *body = (wide ? bodies_f64 : bodies_f32)[how];
@@ -102,7 +109,9 @@ static void run_pass(reduction *r, fold how, bool wide)
     } else {
         work = ts_min64(RUN_BLOCK, r->length) * (r->steps[0] == (wide ? 8 : 4) ? 1 : 4);
     }
-    ts_parallel_for(tasks, TS_CPU_GRAIN(cost) / work + 1, body[r->width != 0], r);
+    bool halves = !r->width && how != FOLD_EXP && has_short_halves(r);
+    ts_parallel_for(tasks, TS_CPU_GRAIN(cost) / work + 1,
+                    halves ? halves_bodies[how] : body[r->width != 0], r);
 }
 
 /** Later passes fold the mapped values of the first pass. */

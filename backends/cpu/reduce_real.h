@@ -333,6 +333,38 @@ static const ts_parallel_body S(bodies)[FOLD_COUNT][2] = {
 #undef FOLD
 };
 
+#if TS_REAL == 32
+/** Inner pass for has_short_halves(). Adjacent rows are widened together, because a call per row
+ * costs more than its fold. */
+VEC_FN void fold_halves(fold how, const reduction *r, int64_t begin, int64_t end)
+{
+    walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);
+    int64_t n = r->sizes[0];
+    float block[TERMS];
+    for (int64_t task = begin, some; task < end; task += some, walker_move(&kept, some)) {
+        some = walker_step(&kept) == 2 * n ? walker_run(&kept, ts_min64(end - task, TERMS / n)) : 1;
+        rows_widen(block, r->x + kept.offset, r->half, some * n);
+        for (int64_t i = 0; i < some; i++) {
+            float p = r->params ? ((const float *)r->params)[task + i] : 0;
+            ((float *)r->out)[task + i] = S(row_fold)(how, block + i * n, block + i * n, n, p);
+        }
+    }
+}
+#define FOLD(name)                                                                              \
+    static void halves_##name(void *ctx, int64_t begin, int64_t end)                            \
+    {                                                                                           \
+        fold_halves(FOLD_##name, ctx, begin, end);                                              \
+    }
+FOLDS
+#undef FOLD
+
+static const ts_parallel_body halves_bodies[FOLD_COUNT] = {
+#define FOLD(name) [FOLD_##name] = halves_##name,
+    FOLDS
+#undef FOLD
+};
+#endif
+
 /** Applies the last step to n results, in place. length: elements per result; params (only
  * FINISH_LOG): per result, the number that was subtracted from the exponents. */
 static void S(finish)(finish how, void *results, const void *params, int64_t n, double length)

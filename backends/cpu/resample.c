@@ -14,8 +14,9 @@
 #include "core/convert.h"
 #include "include/tessera/ops/resample.h"
 
-/** How VF_LANES neighbouring columns of a table's lists lie: anywhere, equal, or consecutive. */
-typedef enum table_near { NEAR_ANY, NEAR_EQUAL, NEAR_NEXT } table_near;
+/** How VF_LANES neighbouring columns of a table's lists lie: anywhere, equal, consecutive, or
+ * within one or two vectors from their smallest index on, apart from missing taps. */
+typedef enum table_near { NEAR_ANY, NEAR_EQUAL, NEAR_NEXT, NEAR_ONE, NEAR_TWO } table_near;
 
 /** A sparse matrix (out, in). The taps of row o, its nonzeros, are begin[o] to begin[o + 1] - 1. */
 typedef struct table {
@@ -28,6 +29,7 @@ typedef struct table {
     int64_t zero;           /* element of the argument's row that is 0, for missing taps */
     int64_t step;           /* tap k of row o is element k * step + o */
     int32_t *columns;       /* index of the tap; `zero` if row o has fewer taps */
+    int32_t *first;         /* smallest index among each VF_LANES columns */
     float *weights;         /* weight of the tap; 0 if row o has fewer taps */
     uint8_t *near;          /* of each VF_LANES columns: a table_near */
 } table;
@@ -140,6 +142,7 @@ static void lay_out(table *t, int32_t most, arena *a)
     t->step = (t->out + LANES_MOST - 1) / LANES_MOST * LANES_MOST;
     t->columns = cut(a, most * t->step, sizeof *t->columns);
     t->weights = cut(a, most * t->step, sizeof *t->weights);
+    t->first = cut(a, most * t->step / VF_LANES, sizeof *t->first);
     t->near = cut(a, most * t->step / VF_LANES, 1);
     t->zero = t->in;
     t->taps = 0;
@@ -158,11 +161,19 @@ static void lay_out(table *t, int32_t most, arena *a)
     for (int64_t i = 0; i < t->taps * t->step; i += VF_LANES) {
         const int32_t *c = t->columns + i;
         bool equal = true, next = true;
-        for (int k = 1; k < VF_LANES; k++) {
+        int32_t low = c[0], high = 0;
+        for (int k = 0; k < VF_LANES; k++) {
             equal &= c[k] == c[0];
             next &= c[k] == c[0] + k;
+            low = c[k] < low ? c[k] : low;
+            high = c[k] != t->zero && c[k] > high ? c[k] : high;
         }
-        t->near[i / VF_LANES] = equal ? NEAR_EQUAL : next ? NEAR_NEXT : NEAR_ANY;
+        t->first[i / VF_LANES] = low;
+        t->near[i / VF_LANES] = equal                        ? NEAR_EQUAL
+                                : next                       ? NEAR_NEXT
+                                : high - low < VF_LANES      ? NEAR_ONE
+                                : high - low < 2 * VF_LANES ? NEAR_TWO
+                                                             : NEAR_ANY;
     }
 }
 

@@ -110,6 +110,26 @@ VEC_FN T S(combine_one)(const table *t, const T *acc, int64_t o)
     return sum;
 }
 
+#if TS_REAL == 32
+/** The elements that the columns from `at` on, a multiple of LANES, name. */
+VEC_FN V S(column_elements)(const table *t, const T *acc, int64_t at)
+{
+    const T *first = acc + t->first[at / LANES];
+    table_near near = t->near[at / LANES];
+    if (near == NEAR_EQUAL)
+        return F(set1)(*first);
+    if (near == NEAR_NEXT)
+        return F(load)(first);
+    vi columns = vi_load(t->columns + at);
+    if (near == NEAR_ANY)
+        return vf_gather(acc, columns);
+    vi lanes = columns - t->first[at / LANES];
+    V x = near == NEAR_ONE ? vf_permute(F(load)(first), lanes)
+                           : vf_permute2(F(load)(first), F(load)(first + LANES), lanes);
+    return F(select)(vi_eq(columns, vi_set1((int32_t)t->zero)), F(zero)(), x);
+}
+#endif
+
 /** Computes a row of the result from the sum of the argument's rows. Missing taps read
  * acc[t->zero], which must be 0. */
 VEC_FN void S(combine_row)(const table *t, const T *acc, T *y)
@@ -120,11 +140,7 @@ VEC_FN void S(combine_row)(const table *t, const T *acc, T *y)
         V sum = F(zero)();
         for (int32_t k = 0; k < t->taps; k++) {
             int64_t at = k * t->step + o;
-            int32_t first = t->columns[at];
-            V x = t->near[at / LANES] == NEAR_EQUAL  ? F(set1)(acc[first])
-                  : t->near[at / LANES] == NEAR_NEXT ? F(load)(acc + first)
-                                                     : vf_gather(acc, vi_load(t->columns + at));
-            sum = F(fma)(x, F(load)(t->weights + at), sum);
+            sum = F(fma)(S(column_elements)(t, acc, at), F(load)(t->weights + at), sum);
         }
         S(store_some)(y + o, sum, t->out - o);
     }

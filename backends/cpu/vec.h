@@ -157,6 +157,8 @@ VEC_FN vi vi_shr_logical(vi v, int n) { return (vi)((vu)v >> (uint32_t)n); }
  *                lane i with lane i + L/2, then L/4, ... down to one
  *   convert      vf_to_vi (nearest even, in range), vf_widen_lo/hi, vf_narrow, vh_to_vf_f16,
  *                vf_to_vh_f16, vu_to_vh (low 16 bits), vh_to_vu
+ *   shuffle      vf_permute(v, lanes): lane i is v[lanes[i] % L]; vf_permute2(a, b, lanes): lane i
+ *                is lane lanes[i] % 2L of a followed by b; lanes are at least 0
  *   memory       vf_gather(base, indices), vm_load_bool, vm_store_bool and vdm_
  *   scale        vf_ldexp_fast(x, n) = x * 2^n, x in [0.5, 2), n whole in [-160, 129]: one rounding
  */

@@ -106,5 +106,15 @@ VEC_FN vf vf_gather(const float *base, vi indices)
 {
     return (vf)_mm256_i32gather_ps(base, (__m256i)indices, 4);
 }
+VEC_FN vf vf_permute(vf v, vi lanes)
+{
+    return (vf)_mm256_permutevar8x32_ps((__m256)v, (__m256i)lanes);
+}
+VEC_FN vf vf_permute2(vf a, vf b, vi lanes)
+{
+    __m256i in_b = _mm256_slli_epi32((__m256i)lanes, 28);
+    return (vf)_mm256_blendv_ps((__m256)vf_permute(a, lanes), (__m256)vf_permute(b, lanes),
+                                _mm256_castsi256_ps(in_b));
+}
 
 #endif

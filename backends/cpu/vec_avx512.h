@@ -132,6 +132,14 @@ VEC_FN vf vf_gather(const float *base, vi indices)
 {
     return (vf)_mm512_i32gather_ps((__m512i)indices, base, 4);
 }
+VEC_FN vf vf_permute(vf v, vi lanes)
+{
+    return (vf)_mm512_permutexvar_ps((__m512i)lanes, (__m512)v);
+}
+VEC_FN vf vf_permute2(vf a, vf b, vi lanes)
+{
+    return (vf)_mm512_permutex2var_ps((__m512)a, (__m512i)lanes, (__m512)b);
+}
 VEC_FN vm vm_load_bool(const uint8_t *p)
 {
     __m128i bytes = _mm_loadu_si128((const __m128i *)p);

@@ -46,5 +46,13 @@ VEC_FN vf vf_gather(const float *base, vi indices)
 {
     return (vf){base[indices[0]], base[indices[1]], base[indices[2]], base[indices[3]]};
 }
+VEC_FN vf vf_permute2(vf a, vf b, vi lanes)
+{
+    float both[8];
+    vf_store(both, a);
+    vf_store(both + 4, b);
+    return vf_gather(both, lanes & 7);
+}
+VEC_FN vf vf_permute(vf v, vi lanes) { return vf_permute2(v, v, lanes); }
 
 #endif

@@ -164,21 +164,30 @@ VEC_FN V F(trig_far)(V x, V y, double (*function)(double))
     return y;
 }
 
-/** Sine: 2 ulp (f64: 1). */
-VEC_FN V F(sin)(V x)
+/** Sine and cosine of x, |x| < TRIG_LIMIT, with the bits of F(sin)() and F(cos)(). */
+VEC_FN void F(sin_cos)(V x, V *sine, V *cosine)
 {
     V s, c;
     BITS quadrant = F(trig)(x, &s, &c);
     s = (V)((BITS)s ^ (quadrant & 2u) << (REAL_BITS - 2));
-    return F(trig_far)(x, F(select)(F(eq)(x, F(zero)()), x, s), sin); /* sin(-0) is -0 */
+    *sine = F(select)(F(eq)(x, F(zero)()), x, s); /* sin(-0) is -0 */
+    *cosine = (V)((BITS)c ^ ((quadrant + 1u) & 2u) << (REAL_BITS - 2));
+}
+
+/** Sine: 2 ulp (f64: 1). */
+VEC_FN V F(sin)(V x)
+{
+    V s, c;
+    F(sin_cos)(x, &s, &c);
+    return F(trig_far)(x, s, sin);
 }
 
 /** Cosine: 2 ulp (f64: 1). */
 VEC_FN V F(cos)(V x)
 {
     V s, c;
-    BITS quadrant = F(trig)(x, &s, &c);
-    return F(trig_far)(x, (V)((BITS)c ^ ((quadrant + 1u) & 2u) << (REAL_BITS - 2)), cos);
+    F(sin_cos)(x, &s, &c);
+    return F(trig_far)(x, c, cos);
 }
 
 /** Tangent: 4 ulp (f64: 3). */

@@ -350,47 +350,75 @@ static void copy_matrix(const strips *all, int64_t first, int64_t count, bool ba
     ts_parallel_for(count, 1 + 16384 / (s.channels + 1), copy_strips, &s);
 }
 
-/** A copy of an image whose channels are innermost. */
-typedef struct interleaving {
+/** A copy of an image to one with other strides. */
+typedef struct image_copy {
     image from, to;
     int64_t channels, line, parts; /* pixels at equal distances, and in how many parts */
     int item;
-} interleaving;
+} image_copy;
 
-#define INTERLEAVED 256 /* pixels of a part */
+enum { COPIED = 256 }; /* pixels of a part */
 
-static void interleave_parts(void *ctx, int64_t begin, int64_t end)
+/** Offset of pixel i of image n in elements. */
+static int64_t pixel_of(const image *v, int64_t n, int64_t i)
 {
-    const interleaving *t = ctx;
-    int64_t size[2] = {t->from.size[1], t->from.size[2]};
+    return n * v->n + i / v->size[2] / v->size[1] * v->at[0] +
+           i / v->size[2] % v->size[1] * v->at[1] + i % v->size[2] * v->at[2];
+}
+
+static void copy_parts(void *ctx, int64_t begin, int64_t end)
+{
+    const image_copy *t = ctx;
+    const image *from = &t->from, *to = &t->to;
+    int64_t each = from->size[0] * from->size[1] * from->size[2];
     for (int64_t q = begin; q < end; q++) {
-        int64_t pixel = q % t->parts * INTERLEAVED, line = q / t->parts * t->line,
-                n = ts_min64(INTERLEAVED, t->line - pixel);
-        int64_t each = t->from.size[0] * size[0] * size[1], i = line % each;
-        const image *f = &t->from;
-        int64_t at = line / each * f->n + i / size[1] / size[0] * f->at[0] +
-                     i / size[1] % size[0] * f->at[1] + pixel * f->at[2];
-        copy_block((block){t->to.data + (line + pixel) * t->channels * t->item, 1, t->channels},
-                   (block){f->data + at * t->item, f->c, f->at[2]}, t->channels, n, t->item);
+        int64_t pixel = q % t->parts * COPIED, n = ts_min64(COPIED, t->line - pixel);
+        int64_t line = q / t->parts * t->line, i = line % each + pixel;
+        char *at = to->data + pixel_of(to, line / each, i) * t->item;
+        copy_block((block){at, to->c, to->at[2]},
+                   (block){from->data + pixel_of(from, line / each, i) * t->item, from->c,
+                           from->at[2]},
+                   t->channels, n, t->item);
     }
+}
+
+/** True if all pixels of the image are at equal distances. */
+static bool has_even_pixels(const image *v)
+{
+    const int64_t *n = v->size;
+    return (n[1] == 1 || v->at[1] == n[2] * v->at[2]) &&
+           (n[0] == 1 || v->at[0] == n[1] * n[2] * v->at[2]);
+}
+
+/** Copies an image of the same sizes. */
+static void copy_image(const image *from, const image *to, int64_t batch, int64_t channels,
+                       int item)
+{
+    int64_t pixels = from->size[0] * from->size[1] * from->size[2];
+    image_copy t = {.from = *from, .to = *to, .channels = channels, .item = item,
+                    .line = has_even_pixels(from) && has_even_pixels(to) ? pixels : from->size[2]};
+    t.parts = ts_ceil_div(t.line, COPIED);
+    if (pixels && channels)
+        ts_parallel_for(batch * (pixels / t.line) * t.parts, 1 + 16384 / (COPIED * channels),
+                        copy_parts, &t);
+}
+
+/** Dense memory for an image of v's sizes, with channels innermost (last) or outermost. */
+static image dense_image(const image *v, int64_t channels, bool last, char *to)
+{
+    int64_t pixel = last ? channels : 1, line = v->size[2] * pixel, plane = v->size[1] * line;
+    return (image){.data = to, .n = v->size[0] * v->size[1] * v->size[2] * channels,
+                   .c = last ? 1 : v->size[0] * plane, .at = {plane, line, pixel},
+                   .size = {v->size[0], v->size[1], v->size[2]}};
 }
 
 /** Copies the image v to memory at `to`, with channels innermost. to NULL: copies nothing. */
 static image interleave(const image *v, int64_t batch, int64_t channels, char *to, int item)
 {
-    const int64_t *n = v->size;
-    int64_t pixels = n[0] * n[1] * n[2];
-    bool dense = (n[1] == 1 || v->at[1] == n[2] * v->at[2]) &&
-                 (n[0] == 1 || v->at[0] == n[1] * n[2] * v->at[2]);
-    interleaving t = {.from = *v, .channels = channels, .line = dense ? pixels : n[2],
-                      .item = item,
-                      .to = {.data = to, .n = pixels * channels, .c = 1, .size = {n[0], n[1], n[2]},
-                             .at = {n[1] * n[2] * channels, n[2] * channels, channels}}};
-    t.parts = ts_ceil_div(t.line, INTERLEAVED);
-    if (to && pixels)
-        ts_parallel_for(batch * (pixels / t.line) * t.parts, 1 + 16384 / (INTERLEAVED * channels),
-                        interleave_parts, &t);
-    return t.to;
+    image made = dense_image(v, channels, true, to);
+    if (to)
+        copy_image(v, &made, batch, channels, item);
+    return made;
 }
 
 /** Address of the first channel's element at position `first`. */

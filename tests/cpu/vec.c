@@ -231,6 +231,25 @@ VEC_TEST(integers_and_widths_convert)
     }
 }
 
+VEC_TEST(permutes_choose_lanes)
+{
+    FOR_PAIRS(a, b)
+    {
+        int32_t lanes[VF_LANES];
+        float back[VF_LANES];
+        for (int step = 0; step < 2 * VF_LANES; step++) {
+            for (int i = 0; i < VF_LANES; i++)
+                lanes[i] = (i * step + step / 2) % (2 * VF_LANES);
+            vf_store(back, vf_permute(vf_load(a), vi_load(lanes)));
+            for (int i = 0; i < VF_LANES; i++)
+                ck_assert(same_float(back[i], a[lanes[i] % VF_LANES]));
+            vf_store(back, vf_permute2(vf_load(a), vf_load(b), vi_load(lanes)));
+            for (int i = 0; i < VF_LANES; i++)
+                ck_assert(same_float(back[i], (lanes[i] < VF_LANES ? a : b)[lanes[i] % VF_LANES]));
+        }
+    }
+}
+
 /* Value of a finite f16. */
 static double f16_value(uint16_t h)
 {

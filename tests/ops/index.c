@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: MIT
 #include "tests/ops/values.h"
 
+#include "core/philox.h"
+
 static const ts_dtype index_dtypes[] = {TS_I64, TS_I32};
 
 TS_TEST(embedding_reads_rows, .loop = 2)
@@ -201,4 +203,23 @@ TS_TEST(one_hot_writes_ones)
     EXPECT(y, 0, 1, 0, 1, 0, 0);
     EXPECT_ERROR(ts_one_hot(ROW(TS_I64, 1, 3), 3), TS_ERR_INDEX, "got 3 at position (1)");
     EXPECT_ERROR(ts_one_hot(ROW(TS_I64, 1), 0), TS_ERR_VALUE, "'num_classes'");
+}
+
+TS_TEST(drawn_one_hot_rows_have_one_one, .loop = 24)
+{
+    uint64_t draw = 0;
+    int64_t n = 1 + (int64_t)(ts_philox_u64(71, (uint64_t)_i, draw++) % 3000);
+    int64_t classes = 1 + (int64_t)(ts_philox_u64(71, (uint64_t)_i, draw++) % (_i % 2 ? 20 : 9000));
+    n = n * classes > 1 << 22 ? (1 << 22) / classes : n;
+    ts_tensor *index = ts_empty(TS_SIZES(n), TS_I64);
+    int64_t *at = ts_data_mut(index);
+    for (int64_t k = 0; k < n; k++)
+        at[k] = (int64_t)(ts_philox_u64(72, (uint64_t)_i << 32, (uint64_t)k) % (uint64_t)classes);
+    ts_set_num_threads(1 + _i % 4);
+    const int64_t *y = ts_data(ts_one_hot(index, classes));
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t c = 0; c < classes; c++)
+            if (y[k * classes + c] != (c == at[k]))
+                ck_abort_msg("case %d: element (%lld, %lld) is wrong", _i, (long long)k,
+                             (long long)c);
 }

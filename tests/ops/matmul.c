@@ -491,3 +491,53 @@ TS_TEST(errors_name_the_argument_and_what_was_expected)
     ts_error_clear();
     ck_assert_int_eq(ts_linear_backward(NULL, TS_NONE, b, &gx, NULL, NULL), TS_ERR_NULL);
 }
+
+/* Integers wrap, so the order of the sums and the place of alpha do not matter. */
+TS_TEST(drawn_addmm_of_integers_wraps, .loop = 120)
+{
+    static const ts_dtype dtypes[] = {TS_I64, TS_I32, TS_U8};
+    uint64_t word = 0;
+#define DRAW(low, high)                                                                         \
+    ((low) + (int64_t)(ts_philox_u64(73, (uint64_t)_i << 8, word++) % (uint64_t)((high) - (low))))
+    ts_dtype dtype = dtypes[_i % 3];
+    int item = dtype == TS_I64 ? 8 : dtype == TS_I32 ? 4 : 1;
+    int64_t m = DRAW(1, 40), n = DRAW(1, _i % 4 ? 40 : 1100), k = DRAW(0, 40), form = DRAW(0, 4),
+            beta = DRAW(-3, 4), alpha = DRAW(-3, 4);
+    bool turned_a = DRAW(0, 2), turned_b = DRAW(0, 2);
+    ts_tensor *a = turned_a ? ts_empty(TS_SIZES(k, m), dtype) : ts_empty(TS_SIZES(m, k), dtype),
+              *b = turned_b ? ts_empty(TS_SIZES(n, k), dtype) : ts_empty(TS_SIZES(k, n), dtype),
+              *x = ts_empty(TS_SIZES(form & 1 ? m : 1, form & 2 ? n : 1), dtype);
+    ts_tensor *all[] = {a, b, x};
+    for (int i = 0; i < 3; i++)
+        for (int64_t e = 0; e < all[i]->numel * item; e++)
+            all[i]->data[e] = (char)ts_philox_u64(74 + (uint64_t)i, (uint64_t)_i << 32,
+                                                  (uint64_t)e);
+    a = turned_a ? ts_t(a) : a;
+    b = turned_b ? ts_t(b) : b;
+    ts_scalar factors[] = {ts_scalar_int(beta), ts_scalar_int(alpha)};
+    ts_tensor *y = ts_addmm_ex(x, a, b, &(ts_addmm_opts){sizeof(ts_addmm_opts), &factors[0],
+                                                         &factors[1]});
+    ck_assert_ptr_nonnull(y);
+#define WORD(t, i, j)                                                                           \
+    ({                                                                                          \
+        uint64_t word_ = 0;                                                                     \
+        memcpy(&word_, (t)->data + ((i) * (t)->strides[0] + (j) * (t)->strides[1]) * item,      \
+               (size_t)item);                                                                   \
+        word_;                                                                                  \
+    })
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            uint64_t sum = 0, expected;
+            for (int64_t p = 0; p < k; p++)
+                sum += WORD(a, i, p) * WORD(b, p, j);
+            expected = (uint64_t)beta * WORD(x, form & 1 ? i : 0, form & 2 ? j : 0) +
+                       (uint64_t)alpha * sum;
+            expected &= ~(uint64_t)0 >> (64 - 8 * item);
+            if (WORD(y, i, j) != expected)
+                ck_abort_msg("case %d, %lldx%lldx%lld: element (%lld, %lld) is wrong", _i,
+                             (long long)m, (long long)k, (long long)n, (long long)i,
+                             (long long)j);
+        }
+#undef WORD
+#undef DRAW
+}
