@@ -71,8 +71,8 @@ sanitize: build-asan/build.ninja ## run the tests under AddressSanitizer and UBS
 	@tools/run-tests -C build-asan --no-suite slow
 
 # In the baseline variant, without example programs, tools, calls with NULL, large samples, and drawn
-# calls, which `make test` makes; with a quarter of the drawn programs. Of the tests, those with hostile
-# files are compiled for sanitizers; the others call the checked library.
+# calls, which `make test` makes; with a quarter of the drawn programs and layouts. Of the tests, those
+# with hostile files are compiled for sanitizers; the others call the checked library.
 sanitize-quick: build-asan/build.ninja ## run the part of `make sanitize` that .ci/run runs
 	@meson configure build-asan $(CHECKED_BRIEFLY)
 	@TS_TEST_BRIEF=1 TS_TEST_SMALL=1 TS_TEST_PROGRAMS=25 \
