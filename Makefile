@@ -56,9 +56,9 @@ test-full: build-for-tests ## run all tests, slow ones too, sanitize, tsan, aarc
 # AddressSanitizer still reports accesses through NULL.
 NO_FALSE_NULL := -fno-sanitize=null
 
-# Places in traces need line numbers alone; with all of -g, and at -O2, a sanitizer's code takes two and a
-# half times as long to compile.
-CHECKED := -Doptimization=1 -Ddebug=false -Db_ndebug=false -Db_lundef=false -Dbench=false
+# Places in traces need line numbers alone. Compared with -Og, a sanitizer's code takes half as long again
+# to compile at -O1 and as long to run.
+CHECKED := -Doptimization=g -Ddebug=false -Db_ndebug=false -Db_lundef=false -Dbench=false
 
 # In .ci/run, one variant of the CPU kernels, no examples, and no check of most test code.
 CHECKED_BRIEFLY := -Dsanitize_tests=false -Dwide_variants=false -Dexamples=false
@@ -71,8 +71,8 @@ sanitize: build-asan/build.ninja ## run the tests under AddressSanitizer and UBS
 	@tools/run-tests -C build-asan --no-suite slow
 
 # In the baseline variant, without example programs, tools, calls with NULL, large samples, and drawn
-# calls, which `make test` makes; with a quarter of the drawn programs. Of the tests, those with hostile
-# files are compiled for sanitizers; the others call the checked library.
+# calls, which `make test` makes; with a quarter of the drawn programs and layouts. Of the tests, those
+# with hostile files are compiled for sanitizers; the others call the checked library.
 sanitize-quick: build-asan/build.ninja ## run the part of `make sanitize` that .ci/run runs
 	@meson configure build-asan $(CHECKED_BRIEFLY)
 	@TS_TEST_BRIEF=1 TS_TEST_SMALL=1 TS_TEST_PROGRAMS=25 \
@@ -81,12 +81,13 @@ sanitize-quick: build-asan/build.ninja ## run the part of `make sanitize` that .
 build-asan/build.ninja:
 	@tools/setup build test
 	@meson setup build-asan $(CHECKED) $(CHECKED_BRIEFLY) -Db_sanitize=address,undefined \
-	    -Dc_args='-g1 $(NO_FALSE_NULL)'
+	    -Dc_args='-g1 -fno-sanitize-recover=all $(NO_FALSE_NULL)'
 
+# At -Og gcc warns of variables that functions set only when they return true.
 tsan: ## run the cases with several threads under ThreadSanitizer, in build-tsan/
 	@tools/setup build test
-	@test -f build-tsan/build.ninja || meson setup build-tsan $(CHECKED) -Db_sanitize=thread -Dc_args=-g1 \
-	    -Dexamples=false -Dwide_variants=false
+	@test -f build-tsan/build.ninja || meson setup build-tsan $(CHECKED) -Db_sanitize=thread \
+	    -Dc_args='-g1 -Wno-maybe-uninitialized' -Dexamples=false -Dwide_variants=false
 	@tools/run-tests -C build-tsan
 
 aarch64: ARM_TESTS := --suite ops ## run the op suite as arm64 code in qemu-user, in build-aarch64/

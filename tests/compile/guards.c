@@ -502,7 +502,7 @@ static bool call_with_own_sizes(int number, void *ctx)
     bool good = true;
     for (int k = 0; k < 50 && good; k++) {
         TS_SCOPE;
-        ts_tensor *x = numbers((uint64_t)k, TS_SIZES(200 + number, 512)), *got = NULL, *want;
+        ts_tensor *x = numbers((uint64_t)k, TS_SIZES(50 + number, 512)), *got = NULL, *want;
         good = ts_compiled_call(shared, &x, 1, &got, 1) == TS_OK &&
                pure(NULL, &x, 1, &want, 1) == TS_OK && same(got, want);
     }

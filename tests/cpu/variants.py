@@ -5,6 +5,7 @@ variants.py BITS VARIANT...: runs BITS (tests/cpu/bits.c) once per variant; MESO
 set, runs it for another architecture. The output must equal that of the first variant, and that of
 another architecture, which the file TS_TEST_BITS contains.
 """
+import functools
 import os
 import shlex
 import subprocess
@@ -26,6 +27,7 @@ def hashes(text):
     return variant, kind == "fma", dict(line.rsplit(": ", 1) for line in rest)
 
 
+@functools.cache
 def run(variant):
     command = shlex.split(os.environ.get("MESON_EXE_WRAPPER", "")) + [PROGRAM]
     return hashes(subprocess.run(command, env={**os.environ, "TS_ISA": variant}, text=True,

@@ -91,16 +91,18 @@ static double sum_of(const sides *v, char of, const int64_t *e, double *size)
     *size = 0;
     for (int64_t n = of == 'w' ? 0 : e[0]; n < (of == 'w' ? x->sizes[0] : e[0] + 1); n++)
         for (int64_t i = of == 'y' ? e[2] : 0; i < (of == 'y' ? e[2] + 1 : y->sizes[2]); i++)
-            for (int64_t j = of == 'y' ? e[3] : 0; j < (of == 'y' ? e[3] + 1 : y->sizes[3]); j++)
-                for (int64_t k = 0; k < w->sizes[2] * w->sizes[3]; k++) {
-                    int64_t k0 = k / w->sizes[3], k1 = k % w->sizes[3];
-                    int64_t p = i * or_one(o->stride[0]) - o->padding[0] +
-                                k0 * or_one(o->dilation[0]);
+            for (int64_t k0 = 0; k0 < w->sizes[2]; k0++) {
+                int64_t p = i * or_one(o->stride[0]) - o->padding[0] + k0 * or_one(o->dilation[0]);
+                if (p < 0 || p >= x->sizes[2] || (of == 'x' && p != e[2]) ||
+                    (of == 'w' && k0 != e[2]))
+                    continue;
+                int64_t begin = of == 'y' ? e[3] : 0, end = of == 'y' ? e[3] + 1 : y->sizes[3];
+                for (int64_t k = begin * w->sizes[3]; k < end * w->sizes[3]; k++) {
+                    int64_t j = k / w->sizes[3], k1 = k % w->sizes[3];
                     int64_t q = j * or_one(o->stride[1]) - o->padding[1] +
                                 k1 * or_one(o->dilation[1]);
-                    if (p < 0 || p >= x->sizes[2] || q < 0 || q >= x->sizes[3] ||
-                        (of == 'x' && (p != e[2] || q != e[3])) ||
-                        (of == 'w' && (k0 != e[2] || k1 != e[3])))
+                    if (q < 0 || q >= x->sizes[3] || (of == 'x' && q != e[3]) ||
+                        (of == 'w' && k1 != e[3]))
                         continue;
                     int64_t group = of == 'x' ? e[1] / v->channels
                                               : (of == 'y' ? e[1] : e[0]) / v->features;
@@ -116,6 +118,7 @@ static double sum_of(const sides *v, char of, const int64_t *e, double *size)
                         *size += fabs(product);
                     }
                 }
+            }
     return sum;
 }
 

@@ -61,7 +61,7 @@ TS_TEST(any_layout_gives_the_values_of_contiguous_operands, .loop = 40)
     static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16, TS_I64, TS_I32, TS_U8};
     dice d = {0x1a7e5 + (uint64_t)_i, 0};
     ts_manual_seed((uint64_t)_i);
-    for (int round = 0; round < (getenv("TS_TEST_BRIEF") ? 6 : 12); round++) {
+    for (int round = 0; round < (getenv("TS_TEST_BRIEF") ? 3 : 12); round++) {
         TS_SCOPE;
         int ndim = 1 + (int)draw(&d, 5);
         int64_t sizes[TS_MAX_DIMS], numel = 1;
@@ -120,7 +120,7 @@ TS_TEST(operands_that_a_loop_converts_have_the_values_of_casts, .loop = 40)
         ts_sign, ts_square, ts_reciprocal, leaky, bounded};
     dice d = {0xca57 + (uint64_t)_i, 0};
     ts_manual_seed((uint64_t)_i);
-    for (int round = 0; round < (getenv("TS_TEST_BRIEF") ? 4 : 8); round++) {
+    for (int round = 0; round < (getenv("TS_TEST_BRIEF") ? 2 : 8); round++) {
         TS_SCOPE;
         int ndim = 1 + (int)draw(&d, 3);
         int64_t sizes[TS_MAX_DIMS];
