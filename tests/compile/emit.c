@@ -156,8 +156,9 @@ static bool takes(const one *c, ts_dtype dtype)
     return c->dtypes & (whole ? WHOLES : dtype == TS_BOOL ? BOOLS : REALS);
 }
 
-/** The f64 loops of some functions have no recipe; some recipes are too long for 16 registers; AVX2
- *  and NEON do not multiply i64; a move of f16 would change signalling NaNs. */
+/** The f64 loops of some functions have no recipe; some recipes are too long for 16 registers, or
+ *  need too many masks; AVX2 and NEON do not multiply i64; a move of f16 would change signalling
+ *  NaNs. */
 static bool has_code(const one *c, ts_dtype dtype)
 {
     static const char *const only_f32[] = {"gelu", "gelu_backward", "log", "log2", "log1p"},
@@ -168,8 +169,9 @@ static bool has_code(const one *c, ts_dtype dtype)
     for (int i = 0; i < n; i++)
         if (strcmp(c->name, names[i]) == 0)
             return false;
-    static const char *const longest[] = {"gelu", "gelu_backward", "gelu_tanh_backward", "log1p"};
-    for (int i = 0; i < TS_COUNTOF(longest) && ts_emit_variant() == 1; i++)
+    static const char *const longest[] = {"log1p", "gelu", "gelu_backward", "gelu_tanh_backward"};
+    int too_long = ts_emit_variant() == 1 ? TS_COUNTOF(longest) : ts_emit_variant() == 2;
+    for (int i = 0; i < too_long; i++)
         if (strcmp(c->name, longest[i]) == 0)
             return false;
     return dtype != TS_F16 || strcmp(c->name, "masked_fill") != 0;

@@ -71,7 +71,7 @@ TS_TEST(flatten_and_unflatten_are_inverse)
     EXPECT_ERROR(ts_flatten(x, 2, 1), TS_ERR_INDEX, "end_dim");
     EXPECT_ERROR(ts_flatten(x, 3, 3), TS_ERR_INDEX, "start_dim");
     EXPECT_ERROR(ts_unflatten(x, 1, TS_SIZES(2, 2)), TS_ERR_SHAPE, "product is 3");
-    EXPECT_ERROR(ts_unflatten(x, 1, TS_SIZES(1, 1, 1, 1, 1, 1, 3)), TS_ERR_SHAPE, "8 dims");
+    EXPECT_ERROR(ts_unflatten(x, 1, TS_SIZES(1, 1, 1, 1, 1, 1, 3)), TS_ERR_SHAPE, "1 to 6 sizes");
 }
 
 TS_TEST(permute_orders_dims)
