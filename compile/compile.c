@@ -109,6 +109,7 @@ void ts_compiled_free(ts_compiled *c)
 
 ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site)
 {
+    char text[200];
     if (c->opts.fullgraph)
         return ts_fail_op(TS_ERR_STATE, c->name, site,
                           "return the tensor and read it after the call, or compile without "
@@ -127,7 +128,8 @@ ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site)
     }
     pthread_mutex_unlock(&c->lock);
     if (ts_log_on("compile"))
-        ts_log_write("compile", "%s: %s breaks the recording", c->name, what);
+        ts_log_write("compile", "%s: %s breaks the recording, called from %s", c->name, what,
+                     ts_format_site(text, sizeof text, site));
     return TS_OK;
 }
 
@@ -170,34 +172,6 @@ static ts_exec **room_for_plan(ts_compiled *c)
     return oldest;
 }
 
-/** Sets c->cause to the first difference between a recording's words and those of the newest
- *  plan. */
-static void find_cause(ts_compiled *c, const ts_array *words, const uint64_t *numbers)
-{
-    const ts_exec *e = c->newest;
-    const uint64_t *now = words->data;
-    uint32_t n = e ? e->nwords < words->count ? e->nwords : words->count : 0, at = 0, call = 0;
-    while (at < n && e->words[at] == now[at])
-        at++;
-    if (!e)
-        snprintf(c->cause, sizeof c->cause, "the first recording");
-    else if (at == n && words->count == e->nwords)
-        snprintf(c->cause, sizeof c->cause, "numbers that were %s differ",
-                 ts_exec_knows(e, numbers) ? "equal" : "folded");
-    else if (at == n)
-        snprintf(c->cause, sizeof c->cause, "%s calls than before",
-                 words->count > e->nwords ? "more" : "fewer");
-    else {
-        const ts_graph *g = e->graph;
-        for (call = 0; call + 1 < g->nodes.count && ts_graph_node_at(g, call)->name < at; call++)
-            ;
-        snprintf(c->cause, sizeof c->cause,
-                 "near call %u (%s): word %u was %llx, and is %llx", call,
-                 g->nodes.count ? ts_graph_node_name(g, ts_graph_node_at(g, call)) : "none", at,
-                 (unsigned long long)e->words[at], (unsigned long long)now[at]);
-    }
-}
-
 ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
 {
     const ts_array *words = &l->words;
@@ -210,7 +184,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
         c->stats.hits++;
     } else {
         int64_t begin = ts_small_clock();
-        find_cause(c, words, l->numbers.data);
+        ts_cause_find(c, l);
         ts_plan_options how = {.max_groups = mode >= MODE_FUSE ? c->opts.max_groups : -1,
                                .lowers = mode >= MODE_LOWER, .merges = mode >= MODE_LOWER,
                                .folds = mode >= MODE_LOWER, .knows = !alike,
@@ -255,6 +229,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
     ts_small_recorded(c, e);
     if (e) {
         e->used = ++c->clock;
+        e->segments |= (uint64_t)1 << ts_lazy_segment(l);
         e->runs++;
     }
     c->stats.plans = c->nplans;

@@ -66,9 +66,15 @@ typedef struct ts_lazy {
     ts_keyset keys;     /* union of the keys of all tensors in calls */
     struct ts_notes *notes; /* for replays (replay.h); NULL: replays are off */
     const ts_array *ahead;  /* expected numbers of the next run; NULL: unknown */
+    uint32_t segment;   /* number of recordings of the call that have ended in a break */
     bool failed;        /* out of memory: the recording is lost */
     bool running;       /* the plan of the recording is running */
 } ts_lazy;
+/** Number of the recording in its call, from 0 on; later recordings than 63 share the number 63. */
+static inline uint32_t ts_lazy_segment(const ts_lazy *l)
+{
+    return l->segment < 63 ? l->segment : 63;
+}
 
 /** Runs the recorded calls, if there are any, and starts a new recording. why: cause of the graph
  *  break; NULL at the end of the compiled function. site: call site of the break, or NULL. Errors:
@@ -182,6 +188,7 @@ typedef struct ts_exec {
     uint64_t *words;       /* the recorded stream, key of the plan */
     uint32_t nwords;
     uint64_t hash, used;   /* hash of words; used: ts_compiled.clock at the last run */
+    uint64_t segments;     /* bit i: it served recordings with ts_lazy_segment() i */
     uint32_t runs;         /* runs in progress */
     bool uncached;         /* in no list of plans: all max_plans plans ran when this one was made */
     bool small;            /* on the CPU, and its calls move, or its groups save, so few bytes that
