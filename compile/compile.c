@@ -1,6 +1,7 @@
 /** @file compile.c  Compiled functions: creation, calls, the cache of plans. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
+#include "compile/testing.h"
 #include "core/process.h"
 #include "include/tessera/autocast.h"
 #include "include/tessera/check.h"
@@ -14,6 +15,8 @@
 enum { MODE_OFF, MODE_TRACE, MODE_LOWER, MODE_FUSE, MODE_FULL };
 static int mode = MODE_FULL;
 #define RECOMPUTE ((int64_t)4 << 30) /* default of ts_compile_opts.recompute, bytes */
+
+uint64_t ts_plan_hash_mask = UINT64_MAX;
 
 static pthread_mutex_t functions_lock = PTHREAD_MUTEX_INITIALIZER;
 static ts_compiled *functions;
@@ -175,7 +178,7 @@ static ts_exec **room_for_plan(ts_compiled *c)
 ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
 {
     const ts_array *words = &l->words;
-    uint64_t hash = XXH3_64bits(words->data, words->count * sizeof(uint64_t));
+    uint64_t hash = XXH3_64bits(words->data, words->count * sizeof(uint64_t)) & ts_plan_hash_mask;
     pthread_mutex_lock(&c->lock);
     bool alike;
     ts_exec *e = find_plan(c, words, l->numbers.data, hash, &alike);

@@ -20,6 +20,8 @@
 #include "include/tessera/compile.h"
 #include "tracing/graph.h"
 
+#include <stdio.h>
+
 /* ----------------------------------------------------------------------------- recording ---- */
 
 /** Tags of the words of a stream; each is the low byte of a record's first word. */
@@ -188,6 +190,7 @@ typedef struct ts_exec {
     uint64_t *words;       /* the recorded stream, key of the plan */
     uint32_t nwords;
     uint64_t hash, used;   /* hash of words; used: ts_compiled.clock at the last run */
+    uint32_t dumped;       /* earlier plans with this hash that wrote files to TS_DUMP */
     uint64_t segments;     /* bit i: it served recordings with ts_lazy_segment() i */
     uint32_t runs;         /* runs in progress */
     bool uncached;         /* in no list of plans: all max_plans plans ran when this one was made */
@@ -278,9 +281,13 @@ bool ts_exec_plan_arena(ts_exec *e);
 /** Frees a plan. It must not be running. */
 void ts_exec_free(ts_exec *e);
 /** Writes the plan as text to one file per stage, such as plan-HASH.txt (dump.c), in the folder
- *  that the environment variable TS_DUMP names; does nothing if it is unset. `name` is the
- *  function's name, for the first line. Errors are ignored. */
-void ts_exec_dump(const ts_exec *e, const char *name);
+ *  that the environment variable TS_DUMP names, and sets e->dumped; does nothing if it is unset.
+ *  `name` is the function's name, for the first line. Errors are ignored. */
+void ts_exec_dump(ts_exec *e, const char *name);
+/** Opens the file STAGE-HASHEND for writing in the folder that TS_DUMP names. HASH is that of the
+ *  plan, with a number if it is not the first plan of the process with this hash: HASH.2. NULL: the
+ *  variable is unset, or an error. The caller closes the file. */
+FILE *ts_dump_open(const ts_exec *e, const char *stage, const char *end);
 
 /* ----------------------------------------------------------------------------------- run ---- */
 
@@ -343,11 +350,8 @@ ts_storage *ts_arena_begin(ts_run *r);
 /** If the run poisons its arena, fills a storage in the arena with the byte 255, which makes
  *  floating elements NaN. Errors: those of ts_fill_(). */
 ts_status ts_arena_fill(const ts_run *r, uint32_t storage);
-/** Switches poisoning: runs overwrite the bytes of a storage in the arena before its first use and
- *  after its last, so that a read outside of its life changes results. Do not call it while a
- *  compiled function runs. */
-void ts_arena_poison(bool on);
-/** Switches poisoning on if the environment variable TS_DEBUG is "arena", else off. */
+/** Switches poisoning (ts_arena_poison()) on if the environment variable TS_DEBUG is "arena", else
+ *  off. */
 void ts_arenas_from_environment(void);
 
 /** Runs a step with ts_step.fused: on the CPU in tiles, or call by call if the group is narrow or a

@@ -174,7 +174,42 @@ static void write_dead(FILE *out, const ts_exec *e)
     }
 }
 
-void ts_exec_dump(const ts_exec *e, const char *name)
+/** A hash of a plan that wrote files. The list lives as long as the process. */
+typedef struct used_hash {
+    struct used_hash *next;
+    uint64_t hash;
+} used_hash;
+
+/** Adds a hash to the list; returns how often the list had it before. */
+static uint32_t use_hash(uint64_t hash)
+{
+    static _Atomic(used_hash *) list;
+    used_hash *u = malloc(sizeof *u), *first = atomic_load(&list);
+    uint32_t count;
+    do {
+        count = 0;
+        for (const used_hash *old = first; old; old = old->next)
+            count += old->hash == hash;
+        if (u)
+            *u = (used_hash){first, hash};
+    } while (u && !atomic_compare_exchange_weak(&list, &first, u));
+    return count;
+}
+
+FILE *ts_dump_open(const ts_exec *e, const char *stage, const char *end)
+{
+    const char *folder = getenv("TS_DUMP");
+    char path[600], number[16] = "";
+    if (!folder || !*folder)
+        return NULL;
+    if (e->dumped)
+        snprintf(number, sizeof number, ".%u", e->dumped + 1);
+    int length = snprintf(path, sizeof path, "%s/%s-%016llx%s%s", folder, stage,
+                          (unsigned long long)e->hash, number, end);
+    return length < (int)sizeof path ? fopen(path, "wb") : NULL;
+}
+
+void ts_exec_dump(ts_exec *e, const char *name)
 {
     static const struct {
         const char *stage;
@@ -187,12 +222,9 @@ void ts_exec_dump(const ts_exec *e, const char *name)
     if (!folder || !*folder)
         return;
     TS_C_LOCALE;
+    e->dumped = use_hash(e->hash);
     for (int i = 0; i < TS_COUNTOF(files); i++) {
-        char path[600];
-        if (snprintf(path, sizeof path, "%s/%s-%016llx.txt", folder, files[i].stage,
-                     (unsigned long long)e->hash) >= (int)sizeof path)
-            return;
-        FILE *out = fopen(path, "w");
+        FILE *out = ts_dump_open(e, files[i].stage, ".txt");
         if (!out)
             return;
         fprintf(out, "%s: %u calls in %u steps, %u groups of %u calls; %lld bytes moved, %lld one "
