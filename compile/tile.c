@@ -8,6 +8,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "compile/emit.h"
+#include "compile/testing.h"
 #include "core/float_env.h"
 #include "core/parallel.h"
 #include "dispatch/entries.h"
@@ -215,9 +216,9 @@ static void choose_tiles(tiles *w)
         values += w->values[i].base != NULL;
         item = ts_max64(item, ts_dtype_sizes[w->values[i].t.dtype]);
     }
-    n = ts_min64(ts_max64(TILE_BYTES / (values * item), TILE_LEAST), TILE_MOST);
-    if (is_code(w))
-        n = CODE_TILE;
+    n = is_code(w) ? CODE_TILE
+                   : ts_min64(ts_max64(TILE_BYTES / (values * item), TILE_LEAST), TILE_MOST);
+    n = ts_tile_elements ? ts_tile_elements : n;
     w->split = ts_is_whole(w->step) ? w->ndim : w->ndim - w->step->rows;
     for (int d = w->split; d < w->ndim; d++)
         inner *= w->sizes[d];
