@@ -306,6 +306,8 @@ typedef struct ts_run {
     const int64_t *places;  /* offsets of promised storages in the arena, or TS_PLACE_NONE */
     bool poison;            /* bytes of the arena are overwritten before and after their use */
     uint32_t *failed;       /* receives the number of the recorded call that failed */
+    uint32_t *keeps;        /* receives the step from which on the workspace always had memory that
+                               calls have not freed, or UINT32_MAX; NULL: not asked for */
 } ts_run;
 
 /** The call site of a node. */
