@@ -150,6 +150,22 @@ typedef struct ts_folded {
     uint16_t op;
     bool constant; /* it runs once; false: dropped, an argument takes the place of its result */
 } ts_folded;
+/** A call that takes halves in place of their f32 copies (widen.c). */
+typedef struct ts_widened {
+    uint32_t call, members; /* members: of its lists */
+    uint16_t op;
+} ts_widened;
+/** A dropped cat (cats.c). */
+typedef struct ts_dropped_cat {
+    uint32_t call, parts;
+    int64_t bytes; /* of its result */
+} ts_dropped_cat;
+/** A step that moved to lower the peak (order.c). */
+typedef struct ts_moved {
+    uint32_t node;          /* its first node */
+    uint32_t from, to;      /* its place before and after */
+    int64_t peak, new_peak; /* of the plan, before and after */
+} ts_moved;
 /** A number of a recording on whose bits a plan depends. */
 typedef struct ts_known_number {
     uint32_t at;
@@ -170,6 +186,7 @@ typedef struct ts_exec {
                                which all these pairs are equal */
     ts_array folded, known; /* ts_folded; ts_known_number: the plan serves only recordings with
                                these numbers */
+    ts_array widened, cats, moved; /* ts_widened; ts_dropped_cat; ts_moved; for dumps only */
     _Atomic(struct ts_kept *) kept; /* values of constant calls; NULL: the plan has not run, or has
                                        none (nconstants) */
     uint32_t nconstants;    /* number of constant calls */

@@ -90,6 +90,34 @@ static void write_folded(FILE *out, const ts_exec *e)
     fprintf(out, "%u numbers must stay\n", e->known.count);
 }
 
+/** Writes the calls that take halves in place of their f32 copies. */
+static void write_widened(FILE *out, const ts_exec *e)
+{
+    const ts_widened *w = e->widened.data;
+    for (uint32_t i = 0; i < e->widened.count; i++)
+        fprintf(out, "call %u, %s, takes %u halves in place of f32 copies\n", w[i].call,
+                ts_ops[w[i].op].schema.name, w[i].members);
+}
+
+/** Writes the dropped cats. */
+static void write_cats(FILE *out, const ts_exec *e)
+{
+    const ts_dropped_cat *c = e->cats.data;
+    for (uint32_t i = 0; i < e->cats.count; i++)
+        fprintf(out, "call %u, cat of %u parts, was dropped: %lld bytes are not copied\n",
+                c[i].call, c[i].parts, (long long)c[i].bytes);
+}
+
+/** Writes the moves of steps, in the order in which they were made. */
+static void write_moved(FILE *out, const ts_exec *e)
+{
+    const ts_moved *m = e->moved.data;
+    for (uint32_t i = 0; i < e->moved.count; i++)
+        fprintf(out, "step %u (%s) moved to place %u: at most %lld bytes, before %lld\n", m[i].from,
+                ts_graph_node_name(e->graph, ts_graph_node_at(e->graph, m[i].node)), m[i].to,
+                (long long)m[i].new_peak, (long long)m[i].peak);
+}
+
 /** Writes the numbers of the values on a storage, its bytes, and the steps that use it. */
 static void write_storage(FILE *out, const ts_exec *e, uint32_t i)
 {
@@ -217,7 +245,8 @@ void ts_exec_dump(ts_exec *e, const char *name)
     } files[] = {{"decompose", write_parts}, {"fold", write_folded}, {"common", write_merged},
                  {"dead", write_dead}, {"recompute", write_again}, {"fuse", write_groups},
                  {"epilogue", write_products}, {"horizontal", write_members},
-                 {"plan", write_steps}, {"memory", write_places}};
+                 {"plan", write_steps}, {"memory", write_places}, {"widen", write_widened},
+                 {"cats", write_cats}, {"order", write_moved}};
     const char *folder = getenv("TS_DUMP");
     if (!folder || !*folder)
         return;

@@ -464,7 +464,7 @@ static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *num
     ok = ok && e->words && (!o->folds || ts_plan_fold(e, g, &storages, numbers, o->knows)) &&
          (!o->merges || ts_plan_merge(e, g, &storages, numbers)) &&
          (!o->folds || ts_plan_find_constants(e, g, &storages, numbers, o)) &&
-         (!o->widens || ts_plan_widen(g, e->nrecorded, numbers)) &&
+         (!o->widens || ts_plan_widen(e, g, numbers)) &&
          recompute(&m, &storages, in, &done) && done && allocate(e, &m, &storages) &&
          make_steps(&m, in ? in->split : 0);
     uint32_t n = g ? g->nodes.count : 0;
@@ -563,6 +563,9 @@ void ts_exec_free(ts_exec *e)
     ts_constants_free(e, atomic_load(&e->kept));
     ts_array_free(&e->folded, sizeof(ts_folded));
     ts_array_free(&e->known, sizeof(ts_known_number));
+    ts_array_free(&e->widened, sizeof(ts_widened));
+    ts_array_free(&e->cats, sizeof(ts_dropped_cat));
+    ts_array_free(&e->moved, sizeof(ts_moved));
     ts_array_free(&e->merged, sizeof(ts_merged));
     ts_array_free(&e->equal, sizeof(ts_equal_numbers));
     ts_graph_free(e->graph);

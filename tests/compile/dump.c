@@ -2,14 +2,14 @@
 // SPDX-License-Identifier: MIT
 #include "compile/testing.h"
 #include "tests/compile/explains.h"
-#include "tests/tracing/common.h"
+#include "tests/compile/whole.h"
 
 #include <dirent.h>
 #include <unistd.h>
 
 static char folder[] = "/tmp/tessera-stages-XXXXXX";
 static void set_up(void) { ck_assert_ptr_nonnull(mkdtemp(folder)); }
-static void tear_down(void) { ck_assert_int_eq(rmdir(folder), 0); }
+static void tear_down_folder(void) { ck_assert_int_eq(rmdir(folder), 0); }
 
 /** True if a file of the folder, whose name begins with the stage's, has the words. Removes all
  *  files. */
@@ -43,7 +43,7 @@ static ts_status each_stage(TRACED)
     return TS_STATUS_OF(out[0] = ts_matmul(ts_add(ts_tanh(h), ts_tanh(h)), in[1]));
 }
 
-TS_TEST(the_report_and_the_dump_name_the_stages, .setup = set_up, .teardown = tear_down)
+TS_TEST(the_report_and_the_dump_name_the_stages, .setup = set_up, .teardown = tear_down_folder)
 {
     static const char *const files[][2] = {
         {"decompose", "calls in"}, {"fold", "call 2, mul, has its argument's elements"},
@@ -80,7 +80,8 @@ static int count_files(const char *begin, const char *end)
     return count;
 }
 
-TS_TEST(plans_with_equal_hashes_have_files_of_their_own, .setup = set_up, .teardown = tear_down)
+TS_TEST(plans_with_equal_hashes_have_files_of_their_own, .setup = set_up,
+        .teardown = tear_down_folder)
 {
     TS_SCOPE;
     ts_compiled *c = ts_compile(each_stage, NULL, NULL);
@@ -97,5 +98,60 @@ TS_TEST(plans_with_equal_hashes_have_files_of_their_own, .setup = set_up, .teard
     ck_assert_int_eq(count_files("plan-0000000000000000", ".2.txt"), 1);
     ck_assert_int_eq(count_files("plan-0000000000000000", ".3.txt"), 1);
     ck_assert(dumps("plan", "calls in"));
+    ts_compiled_free(c);
+}
+
+/** A norm of f32 copies of two halves, which the plan reads instead. */
+static ts_status norm_of_halves(TRACED)
+{
+    ts_tensor *grads[] = {ts_to(in[0], TS_F32), ts_to(in[1], TS_F32)};
+    return TS_STATUS_OF(out[0] = ts_global_norm(grads, 2));
+}
+/** The first sum is read at the end only, and two others are in use at the same time before. */
+static ts_status early_sum(TRACED)
+{
+    ts_tensor *early = ts_cumsum(in[0], 0), *sum = ts_cumsum(ts_cumsum(in[0], 1), 0);
+    return TS_STATUS_OF(out[0] = ts_sum(ts_cumsum(ts_mul(early, ts_amax(sum)), 1)));
+}
+/** A cat of results that their calls write in place. */
+static ts_status beside(TRACED)
+{
+    ts_tensor *parts[] = {ts_cumsum(in[0], 1), ts_cumsum(in[1], 0)};
+    return TS_STATUS_OF(out[0] = ts_cumsum(ts_cat(parts, 2, 1), 0));
+}
+
+static void set_up_device(void)
+{
+    set_up();
+    set_up_whole_groups();
+}
+static void tear_down_device(void)
+{
+    tear_down_whole();
+    tear_down_folder();
+}
+
+TS_TEST(passes_over_the_calls_and_steps_have_files_of_what_they_did, .setup = set_up_device,
+        .teardown = tear_down_device, .loop = 3)
+{
+    TS_SCOPE;
+    const struct {
+        ts_trace_fn fn;
+        const char *stage, *words;
+        ts_tensor *in[2];
+    } all[] = {
+        {norm_of_halves, "widen", "call 2, global_norm, takes 2 halves in place of f32 copies",
+         {ts_to(numbers(1, TS_SIZES(30)), TS_BF16), ts_to(numbers(2, TS_SIZES(20)), TS_BF16)}},
+        {early_sum, "order", "step 0 (cumsum) moved to place 2: at most ",
+         {numbers(1, TS_SIZES(64, 64)), numbers(2, TS_SIZES(1))}},
+        {beside, "cats", "call 2, cat of 2 parts, was dropped: 768 bytes are not copied",
+         {remote(1, TS_SIZES(12, 8)), remote(2, TS_SIZES(12, 8))}},
+    }, *t = &all[_i];
+    ts_tensor *out;
+    ts_compiled *c = ts_compile(t->fn, NULL, NULL);
+    setenv("TS_DUMP", folder, 1);
+    OK(ts_compiled_call(c, t->in, 2, &out, 1));
+    unsetenv("TS_DUMP");
+    ck_assert_msg(dumps(t->stage, t->words), "no '%s' in %s", t->words, t->stage);
     ts_compiled_free(c);
 }
