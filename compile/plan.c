@@ -139,6 +139,8 @@ static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v,
         end = after;
     for (uint32_t k = e->nsteps; k-- > end;) {
         bool shares;
+        if (e->steps[k].count == 1 && ts_plan_is_full(m))
+            continue;
         if (matches(m, i, &e->steps[k], k, v, part) && fits(m, i, k, &shares) &&
             (shares || (again && k + 1 == e->nsteps)))
             return k;
@@ -215,7 +217,7 @@ static void add_node(maker *m, uint32_t i)
             after = s->reader;
     }
     ts_group_part part = {0};
-    bool groups = m->max_groups != -1 && (!m->max_groups || e->ngroups <= m->max_groups);
+    bool groups = m->max_groups != -1;
     if (groups)
         part = ts_group_takes(m->graph, n, m->numbers);
     part.takes = part.takes && (m->by_rows || !part.rows);
