@@ -8,12 +8,14 @@
 #include "include/tessera/program.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-/** Values of the environment variable TS_COMPILE, which is read once. */
+/** Values of the environment variable TS_COMPILE. It and TS_COMPILE_MAX_GROUPS are read once. */
 enum { MODE_OFF, MODE_TRACE, MODE_LOWER, MODE_FUSE, MODE_FULL };
 static int mode = MODE_FULL;
+static int64_t most_groups; /* of TS_COMPILE_MAX_GROUPS: as ts_compile_opts.max_groups */
 #define RECOMPUTE ((int64_t)4 << 30) /* default of ts_compile_opts.recompute, bytes */
 
 uint64_t ts_plan_hash_mask = UINT64_MAX;
@@ -39,6 +41,22 @@ void ts_compiled_from_environment(void)
 {
     int choice = ts_variable_choice("TS_COMPILE", "off|trace|lower|fuse|full");
     mode = choice < 0 ? MODE_FULL : choice;
+    const char *groups = getenv("TS_COMPILE_MAX_GROUPS");
+    most_groups = 0;
+    if (groups && *groups && !ts_read_int(groups, -1, INT64_MAX, &most_groups)) {
+        most_groups = 0;
+        ts_log_write("warning",
+                     "TS_COMPILE_MAX_GROUPS: expected a whole number from -1 on, got '%.200s', "
+                     "which changes nothing",
+                     groups);
+    }
+}
+
+/** The limit for groups in plans of c: the lower of its option and TS_COMPILE_MAX_GROUPS. */
+static int64_t max_groups(const ts_compiled *c)
+{
+    int64_t own = c->opts.max_groups;
+    return !most_groups || (own && own < most_groups) ? own : most_groups;
 }
 
 ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts)
@@ -188,10 +206,10 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
     } else {
         int64_t begin = ts_small_clock();
         ts_cause_find(c, l);
-        ts_plan_options how = {.max_groups = mode >= MODE_FUSE ? c->opts.max_groups : -1,
+        ts_plan_options how = {.max_groups = mode >= MODE_FUSE ? max_groups(c) : -1,
                                .lowers = mode >= MODE_LOWER, .merges = mode >= MODE_LOWER,
                                .folds = mode >= MODE_LOWER, .knows = !alike,
-                               .widens = mode >= MODE_LOWER && c->opts.max_groups != -1,
+                               .widens = mode >= MODE_LOWER && max_groups(c) != -1,
                                .by_rows = mode == MODE_FULL,
                                .recompute = mode == MODE_FULL ? c->opts.recompute : INT64_MAX};
         e = ts_exec_new(words->data, words->count, l->numbers.data, &how);
@@ -242,7 +260,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
 
 bool ts_compiled_by_rows(const ts_compiled *c)
 {
-    return mode == MODE_FULL && c->opts.max_groups != -1;
+    return mode == MODE_FULL && max_groups(c) != -1;
 }
 
 void ts_compiled_kernel(ts_compiled *c, ts_group_kernel *k, const ts_group_report *report)

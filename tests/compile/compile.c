@@ -81,6 +81,39 @@ TS_TEST(stages_drop_calls_and_make_groups)
     set_stage("full");
 }
 
+/** Four groups, which running sums separate. */
+static ts_status four_groups(TRACED)
+{
+    ts_tensor *t = in[0];
+    for (int i = 0; i < 4; i++)
+        t = ts_cumsum(ts_tanh(ts_mul_scalar(t, 0.5 + i)), 0);
+    return TS_STATUS_OF(out[0] = t);
+}
+
+TS_TEST(a_variable_limits_the_groups_of_each_plan)
+{
+    static const struct {
+        const char *variable;
+        int64_t option, groups;
+    } cases[] = {{"", 0, 4}, {"0", 0, 4}, {"1", 0, 1}, {"2", 0, 2}, {"3", 0, 3}, {"9", 0, 4},
+                 {"-1", 0, 0}, {"3", 2, 2}, {"2", 3, 2}, {"-1", 2, 0}, {"2", -1, 0}, {"x", 0, 4}};
+    TS_SCOPE;
+    ts_tensor *x = numbers(1, TS_SIZES(40, 40)), *got, *want;
+    OK(four_groups(NULL, &x, 1, &want, 1));
+    for (int k = 0; k < TS_COUNTOF(cases); k++) {
+        setenv("TS_COMPILE_MAX_GROUPS", cases[k].variable, 1);
+        ts_compiled_from_environment();
+        ts_compiled *c = ts_compile(four_groups, NULL,
+                                    TS_OPTS(ts_compile_opts, .max_groups = cases[k].option));
+        OK(ts_compiled_call(c, &x, 1, &got, 1));
+        ck_assert(same(got, want));
+        ck_assert_int_eq(ts_compiled_get_stats(c).groups, cases[k].groups);
+        ts_compiled_free(c);
+    }
+    unsetenv("TS_COMPILE_MAX_GROUPS");
+    ts_compiled_from_environment();
+}
+
 static ts_status in_a_region(TRACED)
 {
     const ts_dtype *dtype = ctx;
