@@ -4,50 +4,7 @@
 #include "tests/compile/stages.h"
 #include "tests/tracing/net.h"
 
-/* ------------------------------------------------------------------------------ training ---- */
-
-static ts_status step(TRACED)
-{
-    const net *t = ctx;
-    TS_SCOPE;
-    ts_tensor *loss = ts_mse_loss(ts_forward(t->module, in[0]), in[1]);
-    TS_TRY(ts_backward(loss));
-    TS_TRY(ts_optimizer_step(t->optimizer));
-    ts_optimizer_zero_grad(t->optimizer);
-    out[0] = ts_keep(ts_detach(loss));
-    return TS_OK;
-}
-
-TS_TEST(two_hundred_steps_have_the_bits_of_calls, .loop = 4 * STAGES)
-{
-    TS_SCOPE;
-    ts_optimizer_kind kind = _i / 2 % 2 ? TS_ADAMW : TS_SGD;
-    set_stage(stages[_i / 4]);
-    net a = net_new(_i % 2 ? 0.5 : 0, kind), b = net_new(_i % 2 ? 0.5 : 0, kind);
-    ts_compiled *c = ts_compile(step, &a, NULL);
-    ts_manual_seed(9);
-    for (int k = 0; k < 200; k++) {
-        TS_SCOPE;
-        ts_tensor *loss, *want;
-        ts_tensor *batch[] = {numbers(10 + (uint64_t)k, TS_SIZES(4, 6)),
-                              numbers(20 + (uint64_t)k, TS_SIZES(4, 3))};
-        ts_rng_state begin = ts_rng_get_state();
-        OK(ts_compiled_call(c, batch, 2, &loss, 1));
-        ts_rng_state end = ts_rng_get_state();
-        ts_rng_set_state(begin);
-        OK(step(&b, batch, 2, &want, 1));
-        ck_assert(same(loss, want));
-        ck_assert_uint_eq(ts_rng_get_state().offset, end.offset);
-        check_same_nets(a, b, false);
-    }
-    ts_compile_stats stats = ts_compiled_get_stats(c);
-    ck_assert_int_eq(stats.calls, 200);
-    ck_assert_int_eq(stats.breaks, 0);
-    ck_assert_int_le(stats.compiles, 2); /* the optimizer has no state in the first step */
-    ts_compiled_free(c);
-    net_free(a);
-    net_free(b);
-}
+/* -------------------------------------------------------------------------------- stages ---- */
 
 /** Three calls; the second has a result that nothing reads. */
 static ts_status with_a_dead_call(TRACED)
