@@ -237,6 +237,39 @@ TS_TEST(tiles_have_the_chosen_number_of_elements, .loop = 6)
     ts_compiled_free(c);
 }
 
+static ts_status sums_of_rows(TRACED)
+{
+    ts_tensor *t = ts_exp(in[0]);
+    out[0] = ts_sum_dim(t, -1, false);
+    return TS_STATUS_OF(out[1] = ts_var_dim(t, -1, 1, true));
+}
+
+/* A kernel sums up to 7 short rows in another order than more rows, so the last tile must not have
+ * so few. With 0 elements, tiles have the sizes that the library chooses. */
+TS_TEST(sums_of_short_rows_have_the_bits_of_calls_for_any_number_of_rows, .loop = 4)
+{
+    static const int64_t elements[] = {0, 1, 300, 1024};
+    uint32_t state = 7 + (uint32_t)_i;
+    ts_tile_elements = elements[_i];
+    for (int k = 0; k < 150; k++) {
+        TS_SCOPE;
+        state = state * 1664525 + 1013904223;
+        int64_t length = 1 + (state >> 8) % 40, rows = 1 + (state >> 16) % (_i ? 900 : 5000);
+        if (k == 1) /* 18 tiles of 176 rows and one row more */
+            length = 16, rows = 3169;
+        ts_tensor *x = k % 3 ? numbers(state, TS_SIZES(rows, length))
+                             : numbers(state, TS_SIZES(1 + rows / 7, 7, length)),
+                  *got[2], *want[2];
+        ts_compiled *c = ts_compile(sums_of_rows, NULL, NULL);
+        OK(ts_compiled_call(c, &x, 1, got, 2));
+        OK(sums_of_rows(NULL, &x, 1, want, 2));
+        for (int i = 0; i < 2; i++)
+            ck_assert_msg(same(got[i], want[i]), "output %d of (%lld, %lld)", i, (long long)rows,
+                          (long long)length);
+        ts_compiled_free(c);
+    }
+}
+
 /** Calls by rows, with pointwise calls before and after them, and values with one element per
  *  row. */
 static ts_status norm_of_sum(TRACED)
