@@ -41,6 +41,98 @@ static bool numbers_agree(const ts_exec *e, const ts_repeat *a, const ts_repeat 
     return true;
 }
 
+/* ------------------------------------------------------------------------- guards, as text ---- */
+
+/** Writes in which mode the thread differs from p's call. */
+static void name_modes(const ts_repeat *p, const struct ts_replay_modes *now, char *text,
+                       size_t size)
+{
+    static const char *const states[] = {"off", "on"};
+    const struct ts_replay_modes *was = &p->modes;
+    ts_keyset include = was->include ^ now->include, exclude = was->exclude ^ now->exclude;
+    if (exclude & TS_KEYSET(TS_KEY_AUTOGRAD)) {
+        bool on = !(now->exclude & TS_KEYSET(TS_KEY_AUTOGRAD));
+        snprintf(text, size, "grad mode was %s, now %s", states[!on], states[on]);
+    } else if (was->autocast != now->autocast || was->no_cast_cache != now->no_cast_cache ||
+               (include | exclude) & TS_KEYSET(TS_KEY_AUTOCAST)) {
+        snprintf(text, size, "autocast has changed");
+    } else if (include | exclude) {
+        ts_key key = ts_highest_key(include | exclude);
+        bool on = (now->include & ~now->exclude) >> key & 1;
+        snprintf(text, size, "the layer %s was %s, now %s", ts_key_name(key), states[!on],
+                 states[on]);
+    } else if (!ts_same_device(was->device, now->device)) {
+        char device[40];
+        snprintf(device, sizeof device, "%s", ts_device_name(was->device));
+        snprintf(text, size, "the default device was %s, now %s", device,
+                 ts_device_name(now->device));
+    } else {
+        snprintf(text, size, "deterministic mode was %s, now %s", states[was->deterministic],
+                 states[now->deterministic]);
+    }
+}
+
+/** Writes in which property input i differs from its guard; false if its header is as before. */
+static bool name_input(const ts_input_guard *g, const ts_tensor *t, uint32_t i, char *text,
+                       size_t size)
+{
+    const ts_layout *l = &g->layout;
+    char device[40];
+    if (g->kind.dtype != t->dtype) {
+        snprintf(text, size, "input %u had dtype %s, now %s", i, ts_dtype_name(g->kind.dtype),
+                 ts_dtype_name(t->dtype));
+        return true;
+    }
+    if (g->kind.ndim != t->ndim) {
+        snprintf(text, size, "input %u had %d dims, now %d", i, g->kind.ndim, t->ndim);
+        return true;
+    }
+    if (g->kind.bits != t->kind.bits) {
+        snprintf(device, sizeof device, "%s", ts_device_name(g->kind.device));
+        snprintf(text, size, "input %u was on %s, now on %s", i, device,
+                 ts_device_name(t->device));
+        return true;
+    }
+    for (int k = 0; k < 2 * t->ndim; k++) {
+        int d = k % t->ndim;
+        int64_t was = k < t->ndim ? l->sizes[d] : l->strides[d],
+                now = k < t->ndim ? t->sizes[d] : t->strides[d];
+        if (was != now) {
+            snprintf(text, size, "input %u had %s %lld in dim %d, now %lld", i,
+                     k < t->ndim ? "size" : "stride", (long long)was, d, (long long)now);
+            return true;
+        }
+    }
+    if (l->place != ts_tensor_place(t)) {
+        snprintf(text, size, "input %u began at byte %lld of its memory, now at %lld", i,
+                 (long long)l->place, (long long)ts_tensor_place(t));
+        return true;
+    }
+    bool required = g->keys & TS_KEYSET(TS_KEY_AUTOGRAD);
+    if (g->keys == t->keys || required == ts_requires_grad(t))
+        return false;
+    snprintf(text, size, "input %u %s, now it %s", i,
+             required ? "required grad" : "did not require grad", required ? "does not" : "does");
+    return true;
+}
+
+void ts_replay_name_miss(const ts_repeat *p, const struct ts_replay_modes *now,
+                         ts_tensor *const *inputs, int n, const char *why, char *text, size_t size)
+{
+    snprintf(text, size, "%s", why);
+    if ((uint32_t)n != p->inputs.count || p->modes.epoch != now->epoch)
+        return;
+    if (memcmp(&p->modes, now, sizeof *now) != 0) {
+        name_modes(p, now, text, size);
+        return;
+    }
+    for (uint32_t i = 0; i < p->inputs.count; i++)
+        if (name_input(AT(p->inputs, ts_input_guard, i), inputs[i], i, text, size))
+            return;
+}
+
+/* ---------------------------------------------------------------------------- comparisons ---- */
+
 /** Compares the origins of storages. If both calls have a storage of the same input but the two
  *  storages differ, its origin becomes TS_ORIGIN_INPUT. */
 static bool holders_agree(const ts_exec *e, const ts_repeat *a, ts_repeat *b, bool *varies,

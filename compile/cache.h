@@ -26,7 +26,8 @@ struct ts_compiled {
     int64_t nplans;
     uint64_t clock;        /* number of runs, the time unit of ts_exec.used */
     const ts_exec *newest; /* the plan that was made last */
-    char cause[192];       /* difference between the newest plan and the previous one */
+    char cause[320];       /* why the newest plan was made (cause.c) */
+    uint64_t seen;         /* bit i: there was a recording with ts_lazy_segment() i */
     ts_compile_stats stats;
     ts_break breaks[TS_MAX_BREAKS];
     int64_t small;         /* recordings in a row whose plans are small (ts_exec.small) */
@@ -60,6 +61,10 @@ ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site);
 /** Finds or makes the plan of a recording. The plan is not freed before ts_compiled_ran(). If
  *  max_plans plans are running, the new plan serves this run only. NULL with TS_ERR_MEMORY. */
 ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l);
+/** Writes to c->cause why a recording needs a new plan: the first field in which it differs from
+ *  the recording of the most recently used plan for the same part of a call. The caller holds
+ *  c->lock. */
+void ts_cause_find(ts_compiled *c, const ts_lazy *l);
 /** Marks the kernel of a group as ready and counts it in the statistics. */
 void ts_compiled_kernel(ts_compiled *c, ts_group_kernel *k, const ts_group_report *report);
 /** Marks the kernel of a group as refused; the group then runs call by call. */

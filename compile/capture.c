@@ -23,6 +23,7 @@
 #include <string.h>
 
 enum { MOST_CAPTURES = 8 /* captures of a whole plan; one more refuses it */ };
+#define OUTLIVES "memory that the call allocated outlives it"
 
 static uint64_t *words_of(const ts_array *a) { return a->data; }
 
@@ -142,7 +143,7 @@ static ts_status capture_steps(ts_run *r, ts_captured *k, bool all, uint32_t *st
             status = run_step(r, k, s);
         p[s].scratch = workspace.most > 0;
         if (status == TS_OK && workspace.live)
-            status = ts_error_set(TS_ERR_UNSUPPORTED, "memory that the call allocated outlives it");
+            status = ts_error_set(TS_ERR_UNSUPPORTED, OUTLIVES);
     }
     ts_stream_use(k->device, before);
     r->workspace = NULL;
@@ -393,12 +394,15 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
 static ts_status measure(ts_run *r, ts_captured *k, const ts_lazy *l)
 {
     ts_workspace workspace = {.device = k->device};
+    uint32_t keeps = UINT32_MAX;
     r->workspace = &workspace;
+    r->keeps = &keeps;
     ts_status status = ts_exec_steps(r);
     r->workspace = NULL;
+    r->keeps = NULL;
     k->scratch = ts_max64(workspace.most, 1); /* a workspace of 0 bytes means measuring */
-    if (workspace.live)
-        ts_captured_refuse(k, l, "memory that a call allocated outlives the call");
+    if (workspace.live && keeps != UINT32_MAX)
+        ts_captured_refuse_step(k, r, l, keeps, OUTLIVES);
     else if (status == TS_OK && ts_captured_place(k, r->exec))
         atomic_store(&k->stage, READY);
     return status;

@@ -132,7 +132,8 @@ static bool drop_cat(const maker *m, const usage *uses, ts_graph_node *n)
     const int64_t *sizes = ts_graph_ints_at(g, whole->ints);
     int dim = (int)(a[1].i < 0 ? a[1].i + whole->ndim : a[1].i);
     block b = {.all = elements(sizes, dim, whole->ndim)};
-    if (m->exec->storages[whole->storage].outside || !is_whole(m, whole) ||
+    if (!ts_array_reserve(&m->exec->cats, 1, sizeof(ts_dropped_cat)) ||
+        m->exec->storages[whole->storage].outside || !is_whole(m, whole) ||
         b.all * ts_dtype_sizes[whole->dtype] % 16)
         return false;
     for (int move = 0; move < 2; move++) {
@@ -141,6 +142,8 @@ static bool drop_cat(const maker *m, const usage *uses, ts_graph_node *n)
             if (!take_part(m, uses, whole, dim, (ts_id)ts_graph_ints_at(g, a[0].at)[k], &b, move))
                 return false;
     }
+    *TS_PUSH(m->exec->cats, ts_dropped_cat) =
+        (ts_dropped_cat){n->end, a[0].count, m->exec->storages[whole->storage].bytes};
     n->nargs = n->nrets = 0; /* without arguments and results it is dead */
     return true;
 }

@@ -1,19 +1,24 @@
 /** @file compile.c  Compiled functions: creation, calls, the cache of plans. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
+#include "compile/testing.h"
 #include "core/process.h"
 #include "include/tessera/autocast.h"
 #include "include/tessera/check.h"
 #include "include/tessera/program.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-/** Values of the environment variable TS_COMPILE, which is read once. */
+/** Values of the environment variable TS_COMPILE. It and TS_COMPILE_MAX_GROUPS are read once. */
 enum { MODE_OFF, MODE_TRACE, MODE_LOWER, MODE_FUSE, MODE_FULL };
 static int mode = MODE_FULL;
+static int64_t most_groups; /* of TS_COMPILE_MAX_GROUPS: as ts_compile_opts.max_groups */
 #define RECOMPUTE ((int64_t)4 << 30) /* default of ts_compile_opts.recompute, bytes */
+
+uint64_t ts_plan_hash_mask = UINT64_MAX;
 
 static pthread_mutex_t functions_lock = PTHREAD_MUTEX_INITIALIZER;
 static ts_compiled *functions;
@@ -36,6 +41,22 @@ void ts_compiled_from_environment(void)
 {
     int choice = ts_variable_choice("TS_COMPILE", "off|trace|lower|fuse|full");
     mode = choice < 0 ? MODE_FULL : choice;
+    const char *groups = getenv("TS_COMPILE_MAX_GROUPS");
+    most_groups = 0;
+    if (groups && *groups && !ts_read_int(groups, -1, INT64_MAX, &most_groups)) {
+        most_groups = 0;
+        ts_log_write("warning",
+                     "TS_COMPILE_MAX_GROUPS: expected a whole number from -1 on, got '%.200s', "
+                     "which changes nothing",
+                     groups);
+    }
+}
+
+/** The limit for groups in plans of c: the lower of its option and TS_COMPILE_MAX_GROUPS. */
+static int64_t max_groups(const ts_compiled *c)
+{
+    int64_t own = c->opts.max_groups;
+    return !most_groups || (own && own < most_groups) ? own : most_groups;
 }
 
 ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts)
@@ -109,6 +130,7 @@ void ts_compiled_free(ts_compiled *c)
 
 ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site)
 {
+    char text[200];
     if (c->opts.fullgraph)
         return ts_fail_op(TS_ERR_STATE, c->name, site,
                           "return the tensor and read it after the call, or compile without "
@@ -127,7 +149,8 @@ ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site)
     }
     pthread_mutex_unlock(&c->lock);
     if (ts_log_on("compile"))
-        ts_log_write("compile", "%s: %s breaks the recording", c->name, what);
+        ts_log_write("compile", "%s: %s breaks the recording, called from %s", c->name, what,
+                     ts_format_site(text, sizeof text, site));
     return TS_OK;
 }
 
@@ -170,38 +193,10 @@ static ts_exec **room_for_plan(ts_compiled *c)
     return oldest;
 }
 
-/** Sets c->cause to the first difference between a recording's words and those of the newest
- *  plan. */
-static void find_cause(ts_compiled *c, const ts_array *words, const uint64_t *numbers)
-{
-    const ts_exec *e = c->newest;
-    const uint64_t *now = words->data;
-    uint32_t n = e ? e->nwords < words->count ? e->nwords : words->count : 0, at = 0, call = 0;
-    while (at < n && e->words[at] == now[at])
-        at++;
-    if (!e)
-        snprintf(c->cause, sizeof c->cause, "the first recording");
-    else if (at == n && words->count == e->nwords)
-        snprintf(c->cause, sizeof c->cause, "numbers that were %s differ",
-                 ts_exec_knows(e, numbers) ? "equal" : "folded");
-    else if (at == n)
-        snprintf(c->cause, sizeof c->cause, "%s calls than before",
-                 words->count > e->nwords ? "more" : "fewer");
-    else {
-        const ts_graph *g = e->graph;
-        for (call = 0; call + 1 < g->nodes.count && ts_graph_node_at(g, call)->name < at; call++)
-            ;
-        snprintf(c->cause, sizeof c->cause,
-                 "near call %u (%s): word %u was %llx, and is %llx", call,
-                 g->nodes.count ? ts_graph_node_name(g, ts_graph_node_at(g, call)) : "none", at,
-                 (unsigned long long)e->words[at], (unsigned long long)now[at]);
-    }
-}
-
 ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
 {
     const ts_array *words = &l->words;
-    uint64_t hash = XXH3_64bits(words->data, words->count * sizeof(uint64_t));
+    uint64_t hash = XXH3_64bits(words->data, words->count * sizeof(uint64_t)) & ts_plan_hash_mask;
     pthread_mutex_lock(&c->lock);
     bool alike;
     ts_exec *e = find_plan(c, words, l->numbers.data, hash, &alike);
@@ -210,11 +205,11 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
         c->stats.hits++;
     } else {
         int64_t begin = ts_small_clock();
-        find_cause(c, words, l->numbers.data);
-        ts_plan_options how = {.max_groups = mode >= MODE_FUSE ? c->opts.max_groups : -1,
+        ts_cause_find(c, l);
+        ts_plan_options how = {.max_groups = mode >= MODE_FUSE ? max_groups(c) : -1,
                                .lowers = mode >= MODE_LOWER, .merges = mode >= MODE_LOWER,
                                .folds = mode >= MODE_LOWER, .knows = !alike,
-                               .widens = mode >= MODE_LOWER && c->opts.max_groups != -1,
+                               .widens = mode >= MODE_LOWER && max_groups(c) != -1,
                                .by_rows = mode == MODE_FULL,
                                .recompute = mode == MODE_FULL ? c->opts.recompute : INT64_MAX};
         e = ts_exec_new(words->data, words->count, l->numbers.data, &how);
@@ -255,6 +250,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
     ts_small_recorded(c, e);
     if (e) {
         e->used = ++c->clock;
+        e->segments |= (uint64_t)1 << ts_lazy_segment(l);
         e->runs++;
     }
     c->stats.plans = c->nplans;
@@ -264,7 +260,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
 
 bool ts_compiled_by_rows(const ts_compiled *c)
 {
-    return mode == MODE_FULL && c->opts.max_groups != -1;
+    return mode == MODE_FULL && max_groups(c) != -1;
 }
 
 void ts_compiled_kernel(ts_compiled *c, ts_group_kernel *k, const ts_group_report *report)

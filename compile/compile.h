@@ -20,6 +20,8 @@
 #include "include/tessera/compile.h"
 #include "tracing/graph.h"
 
+#include <stdio.h>
+
 /* ----------------------------------------------------------------------------- recording ---- */
 
 /** Tags of the words of a stream; each is the low byte of a record's first word. */
@@ -66,9 +68,15 @@ typedef struct ts_lazy {
     ts_keyset keys;     /* union of the keys of all tensors in calls */
     struct ts_notes *notes; /* for replays (replay.h); NULL: replays are off */
     const ts_array *ahead;  /* expected numbers of the next run; NULL: unknown */
+    uint32_t segment;   /* number of recordings of the call that have ended in a break */
     bool failed;        /* out of memory: the recording is lost */
     bool running;       /* the plan of the recording is running */
 } ts_lazy;
+/** Number of the recording in its call, from 0 on; later recordings than 63 share the number 63. */
+static inline uint32_t ts_lazy_segment(const ts_lazy *l)
+{
+    return l->segment < 63 ? l->segment : 63;
+}
 
 /** Runs the recorded calls, if there are any, and starts a new recording. why: cause of the graph
  *  break; NULL at the end of the compiled function. site: call site of the break, or NULL. Errors:
@@ -142,6 +150,22 @@ typedef struct ts_folded {
     uint16_t op;
     bool constant; /* it runs once; false: dropped, an argument takes the place of its result */
 } ts_folded;
+/** A call that takes halves in place of their f32 copies (widen.c). */
+typedef struct ts_widened {
+    uint32_t call, members; /* members: of its lists */
+    uint16_t op;
+} ts_widened;
+/** A dropped cat (cats.c). */
+typedef struct ts_dropped_cat {
+    uint32_t call, parts;
+    int64_t bytes; /* of its result */
+} ts_dropped_cat;
+/** A step that moved to lower the peak (order.c). */
+typedef struct ts_moved {
+    uint32_t node;          /* its first node */
+    uint32_t from, to;      /* its place before and after */
+    int64_t peak, new_peak; /* of the plan, before and after */
+} ts_moved;
 /** A number of a recording on whose bits a plan depends. */
 typedef struct ts_known_number {
     uint32_t at;
@@ -162,6 +186,7 @@ typedef struct ts_exec {
                                which all these pairs are equal */
     ts_array folded, known; /* ts_folded; ts_known_number: the plan serves only recordings with
                                these numbers */
+    ts_array widened, cats, moved; /* ts_widened; ts_dropped_cat; ts_moved; for dumps only */
     _Atomic(struct ts_kept *) kept; /* values of constant calls; NULL: the plan has not run, or has
                                        none (nconstants) */
     uint32_t nconstants;    /* number of constant calls */
@@ -182,6 +207,8 @@ typedef struct ts_exec {
     uint64_t *words;       /* the recorded stream, key of the plan */
     uint32_t nwords;
     uint64_t hash, used;   /* hash of words; used: ts_compiled.clock at the last run */
+    uint32_t dumped;       /* earlier plans with this hash that wrote files to TS_DUMP */
+    uint64_t segments;     /* bit i: it served recordings with ts_lazy_segment() i */
     uint32_t runs;         /* runs in progress */
     bool uncached;         /* in no list of plans: all max_plans plans ran when this one was made */
     bool small;            /* on the CPU, and its calls move, or its groups save, so few bytes that
@@ -271,9 +298,13 @@ bool ts_exec_plan_arena(ts_exec *e);
 /** Frees a plan. It must not be running. */
 void ts_exec_free(ts_exec *e);
 /** Writes the plan as text to one file per stage, such as plan-HASH.txt (dump.c), in the folder
- *  that the environment variable TS_DUMP names; does nothing if it is unset. `name` is the
- *  function's name, for the first line. Errors are ignored. */
-void ts_exec_dump(const ts_exec *e, const char *name);
+ *  that the environment variable TS_DUMP names, and sets e->dumped; does nothing if it is unset.
+ *  `name` is the function's name, for the first line. Errors are ignored. */
+void ts_exec_dump(ts_exec *e, const char *name);
+/** Opens the file STAGE-HASHEND for writing in the folder that TS_DUMP names. HASH is that of the
+ *  plan, with a number if it is not the first plan of the process with this hash: HASH.2. NULL: the
+ *  variable is unset, or an error. The caller closes the file. */
+FILE *ts_dump_open(const ts_exec *e, const char *stage, const char *end);
 
 /* ----------------------------------------------------------------------------------- run ---- */
 
@@ -292,6 +323,8 @@ typedef struct ts_run {
     const int64_t *places;  /* offsets of promised storages in the arena, or TS_PLACE_NONE */
     bool poison;            /* bytes of the arena are overwritten before and after their use */
     uint32_t *failed;       /* receives the number of the recorded call that failed */
+    uint32_t *keeps;        /* receives the step from which on the workspace always had memory that
+                               calls have not freed, or UINT32_MAX; NULL: not asked for */
 } ts_run;
 
 /** The call site of a node. */
@@ -336,11 +369,8 @@ ts_storage *ts_arena_begin(ts_run *r);
 /** If the run poisons its arena, fills a storage in the arena with the byte 255, which makes
  *  floating elements NaN. Errors: those of ts_fill_(). */
 ts_status ts_arena_fill(const ts_run *r, uint32_t storage);
-/** Switches poisoning: runs overwrite the bytes of a storage in the arena before its first use and
- *  after its last, so that a read outside of its life changes results. Do not call it while a
- *  compiled function runs. */
-void ts_arena_poison(bool on);
-/** Switches poisoning on if the environment variable TS_DEBUG is "arena", else off. */
+/** Switches poisoning (ts_arena_poison()) on if the environment variable TS_DEBUG is "arena", else
+ *  off. */
 void ts_arenas_from_environment(void);
 
 /** Runs a step with ts_step.fused: on the CPU in tiles, or call by call if the group is narrow or a

@@ -90,6 +90,34 @@ static void write_folded(FILE *out, const ts_exec *e)
     fprintf(out, "%u numbers must stay\n", e->known.count);
 }
 
+/** Writes the calls that take halves in place of their f32 copies. */
+static void write_widened(FILE *out, const ts_exec *e)
+{
+    const ts_widened *w = e->widened.data;
+    for (uint32_t i = 0; i < e->widened.count; i++)
+        fprintf(out, "call %u, %s, takes %u halves in place of f32 copies\n", w[i].call,
+                ts_ops[w[i].op].schema.name, w[i].members);
+}
+
+/** Writes the dropped cats. */
+static void write_cats(FILE *out, const ts_exec *e)
+{
+    const ts_dropped_cat *c = e->cats.data;
+    for (uint32_t i = 0; i < e->cats.count; i++)
+        fprintf(out, "call %u, cat of %u parts, was dropped: %lld bytes are not copied\n",
+                c[i].call, c[i].parts, (long long)c[i].bytes);
+}
+
+/** Writes the moves of steps, in the order in which they were made. */
+static void write_moved(FILE *out, const ts_exec *e)
+{
+    const ts_moved *m = e->moved.data;
+    for (uint32_t i = 0; i < e->moved.count; i++)
+        fprintf(out, "step %u (%s) moved to place %u: at most %lld bytes, before %lld\n", m[i].from,
+                ts_graph_node_name(e->graph, ts_graph_node_at(e->graph, m[i].node)), m[i].to,
+                (long long)m[i].new_peak, (long long)m[i].peak);
+}
+
 /** Writes the numbers of the values on a storage, its bytes, and the steps that use it. */
 static void write_storage(FILE *out, const ts_exec *e, uint32_t i)
 {
@@ -174,7 +202,42 @@ static void write_dead(FILE *out, const ts_exec *e)
     }
 }
 
-void ts_exec_dump(const ts_exec *e, const char *name)
+/** A hash of a plan that wrote files. The list lives as long as the process. */
+typedef struct used_hash {
+    struct used_hash *next;
+    uint64_t hash;
+} used_hash;
+
+/** Adds a hash to the list; returns how often the list had it before. */
+static uint32_t use_hash(uint64_t hash)
+{
+    static _Atomic(used_hash *) list;
+    used_hash *u = malloc(sizeof *u), *first = atomic_load(&list);
+    uint32_t count;
+    do {
+        count = 0;
+        for (const used_hash *old = first; old; old = old->next)
+            count += old->hash == hash;
+        if (u)
+            *u = (used_hash){first, hash};
+    } while (u && !atomic_compare_exchange_weak(&list, &first, u));
+    return count;
+}
+
+FILE *ts_dump_open(const ts_exec *e, const char *stage, const char *end)
+{
+    const char *folder = getenv("TS_DUMP");
+    char path[600], number[16] = "";
+    if (!folder || !*folder)
+        return NULL;
+    if (e->dumped)
+        snprintf(number, sizeof number, ".%u", e->dumped + 1);
+    int length = snprintf(path, sizeof path, "%s/%s-%016llx%s%s", folder, stage,
+                          (unsigned long long)e->hash, number, end);
+    return length < (int)sizeof path ? fopen(path, "wb") : NULL;
+}
+
+void ts_exec_dump(ts_exec *e, const char *name)
 {
     static const struct {
         const char *stage;
@@ -182,17 +245,15 @@ void ts_exec_dump(const ts_exec *e, const char *name)
     } files[] = {{"decompose", write_parts}, {"fold", write_folded}, {"common", write_merged},
                  {"dead", write_dead}, {"recompute", write_again}, {"fuse", write_groups},
                  {"epilogue", write_products}, {"horizontal", write_members},
-                 {"plan", write_steps}, {"memory", write_places}};
+                 {"plan", write_steps}, {"memory", write_places}, {"widen", write_widened},
+                 {"cats", write_cats}, {"order", write_moved}};
     const char *folder = getenv("TS_DUMP");
     if (!folder || !*folder)
         return;
     TS_C_LOCALE;
+    e->dumped = use_hash(e->hash);
     for (int i = 0; i < TS_COUNTOF(files); i++) {
-        char path[600];
-        if (snprintf(path, sizeof path, "%s/%s-%016llx.txt", folder, files[i].stage,
-                     (unsigned long long)e->hash) >= (int)sizeof path)
-            return;
-        FILE *out = fopen(path, "w");
+        FILE *out = ts_dump_open(e, files[i].stage, ".txt");
         if (!out)
             return;
         fprintf(out, "%s: %u calls in %u steps, %u groups of %u calls; %lld bytes moved, %lld one "

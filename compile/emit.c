@@ -9,6 +9,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "compile/emit.h"
+#include "compile/testing.h"
 #include "include/tessera/program.h"
 #include "ops/ops.h"
 
@@ -230,15 +231,10 @@ static void *executable(const uint8_t *code, size_t bytes)
 /** Writes the code of a part to a file in the folder that TS_DUMP names. */
 static void dump(const ts_emit_group *g, const ts_emitted_part *p)
 {
-    const char *folder = getenv("TS_DUMP");
     const ts_exec *e = g->run->exec;
-    char path[600];
-    if (!folder || !*folder ||
-        snprintf(path, sizeof path, "%s/code-%016llx-%u-%u.bin", folder,
-                 (unsigned long long)e->hash, (unsigned)(g->step - e->steps), p->first) >=
-            (int)sizeof path)
-        return;
-    FILE *out = fopen(path, "wb");
+    char end[40];
+    snprintf(end, sizeof end, "-%u-%u.bin", (unsigned)(g->step - e->steps), p->first);
+    FILE *out = ts_dump_open(e, "code", end);
     if (!out)
         return;
     fwrite((const void *)(uintptr_t)p->run, 1, p->bytes, out);

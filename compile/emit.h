@@ -195,10 +195,6 @@ bool ts_emit_on(void);
 int ts_emit_variant(void);
 /** Reads the environment variable TS_COMPILE_EMIT. */
 void ts_emit_from_environment(void);
-/** Switches emission, for tests. */
-void ts_emit_switch(bool on);
-/** Makes memory executable; tests replace it by a function that fails. */
-extern int (*ts_emit_protect)(void *at, size_t bytes, int protection);
 /** The code of a group; the plan keeps it. NULL if no calls can be emitted. */
 const ts_emitted *ts_emit_code(const ts_emit_group *g);
 /** Fills the group's table of numbers for a run. */

@@ -244,7 +244,7 @@ bool ts_plan_join_product(maker *m, uint32_t i)
             continue;
         ts_step *s = &e->steps[k];
         chain c = {.m = m, .step = k};
-        if (s->fused && !s->product)
+        if (!s->product && (s->fused || ts_plan_is_full(m)))
             continue;
         for (uint32_t j = s->first, left = s->count; left && c.count < MOST_CALLS; j++)
             if (m->step_of[j] == k) {

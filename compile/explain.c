@@ -130,8 +130,9 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
     fprintf(out, "%s: %lld calls, %lld recordings, %lld breaks\n", c->name, (long long)s->calls,
             (long long)s->segments, (long long)s->breaks);
     for (int i = 0; i < TS_MAX_BREAKS && c->breaks[i].count; i++)
-        fprintf(out, "  break: %s, called from %p, %lld times\n", c->breaks[i].what,
-                c->breaks[i].site, (long long)c->breaks[i].count);
+        fprintf(out, "  break: %s, called from %s, %lld times\n", c->breaks[i].what,
+                ts_format_site(text, sizeof text, c->breaks[i].site),
+                (long long)c->breaks[i].count);
     write_mode(out, c);
     if (eager)
         fprintf(out,

@@ -6,6 +6,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "compile/capture.h"
+#include "compile/testing.h"
 #include "dispatch/device_times.h"
 #include "dispatch/entries.h"
 #include "ops/ops.h"
@@ -401,6 +402,8 @@ bool ts_group_is_narrow(const ts_exec *e, const ts_step *s)
     }
     return false;
 }
+
+int64_t ts_tile_elements;
 
 /** Runs a group on the CPU in tiles, in a profile as a call of its row. */
 static ts_status run_in_tiles(const ts_run *r, const ts_step *s)

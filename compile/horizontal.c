@@ -353,7 +353,7 @@ static bool join_all(joiner *j)
         find_like(j, i);
     for (uint32_t i = 0; i < j->candidates.count; i++)
         while (candidate_at(j, i)->like == i && j->joined < MOST_JOINS &&
-               (!j->m->max_groups || e->ngroups < j->m->max_groups) && join(j, i))
+               !ts_plan_is_full(j->m) && join(j, i))
             ;
     return true;
 }

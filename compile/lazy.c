@@ -562,6 +562,7 @@ ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site)
             status = ts_replay_learn(l, e, call, status);
         ts_compiled_ran(l->compiled, e);
     }
+    l->segment++;
     drop_storages(l);
     return status;
 }

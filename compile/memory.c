@@ -9,6 +9,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
+#include "compile/testing.h"
 #include "dispatch/memory_log.h"
 #include "include/tessera/ops.h"
 #include "include/tessera/program.h"

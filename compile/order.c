@@ -232,15 +232,18 @@ bool ts_plan_order(maker *m)
     v.tried = later + e->nstorages + 1;
     list_uses(&v);
     uint32_t from, to;
-    for (int k = 0; k < MOST_MOVES && best_move(&v, later, &from, &to); k++) {
+    bool ok = ts_array_reserve(&e->moved, MOST_MOVES, sizeof(ts_moved));
+    for (int k = 0; ok && k < MOST_MOVES && best_move(&v, later, &from, &to); k++) {
         int64_t before = e->peak;
-        uint32_t name = v.names[from];
+        uint32_t name = v.names[from], node = e->order[e->steps[from].first];
         move(&v, from, to);
-        if (e->peak < before)
+        if (e->peak < before) {
+            *TS_PUSH(e->moved, ts_moved) = (ts_moved){node, from, to, before, e->peak};
             continue;
+        }
         move(&v, to, from);
         v.tried[name] = true;
     }
     ts_free(ts_thread_self(), block, bytes);
-    return true;
+    return ok;
 }

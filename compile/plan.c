@@ -139,6 +139,8 @@ static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v,
         end = after;
     for (uint32_t k = e->nsteps; k-- > end;) {
         bool shares;
+        if (e->steps[k].count == 1 && ts_plan_is_full(m))
+            continue;
         if (matches(m, i, &e->steps[k], k, v, part) && fits(m, i, k, &shares) &&
             (shares || (again && k + 1 == e->nsteps)))
             return k;
@@ -215,7 +217,7 @@ static void add_node(maker *m, uint32_t i)
             after = s->reader;
     }
     ts_group_part part = {0};
-    bool groups = m->max_groups != -1 && (!m->max_groups || e->ngroups <= m->max_groups);
+    bool groups = m->max_groups != -1;
     if (groups)
         part = ts_group_takes(m->graph, n, m->numbers);
     part.takes = part.takes && (m->by_rows || !part.rows);
@@ -464,7 +466,7 @@ static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *num
     ok = ok && e->words && (!o->folds || ts_plan_fold(e, g, &storages, numbers, o->knows)) &&
          (!o->merges || ts_plan_merge(e, g, &storages, numbers)) &&
          (!o->folds || ts_plan_find_constants(e, g, &storages, numbers, o)) &&
-         (!o->widens || ts_plan_widen(g, e->nrecorded, numbers)) &&
+         (!o->widens || ts_plan_widen(e, g, numbers)) &&
          recompute(&m, &storages, in, &done) && done && allocate(e, &m, &storages) &&
          make_steps(&m, in ? in->split : 0);
     uint32_t n = g ? g->nodes.count : 0;
@@ -563,6 +565,9 @@ void ts_exec_free(ts_exec *e)
     ts_constants_free(e, atomic_load(&e->kept));
     ts_array_free(&e->folded, sizeof(ts_folded));
     ts_array_free(&e->known, sizeof(ts_known_number));
+    ts_array_free(&e->widened, sizeof(ts_widened));
+    ts_array_free(&e->cats, sizeof(ts_dropped_cat));
+    ts_array_free(&e->moved, sizeof(ts_moved));
     ts_array_free(&e->merged, sizeof(ts_merged));
     ts_array_free(&e->equal, sizeof(ts_equal_numbers));
     ts_graph_free(e->graph);

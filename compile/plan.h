@@ -90,6 +90,12 @@ bool ts_plan_maker(const maker *m, uint32_t node, uint32_t s, bool cheap, ts_gra
 bool ts_plan_decompose(const ts_graph *g, const ts_graph_node *n, ts_graph_node parts[2],
                        ts_graph_arg *args);
 
+/** True if no further step may become a group; calls may still join the groups that exist. */
+static inline bool ts_plan_is_full(const maker *m)
+{
+    return m->max_groups && m->exec->ngroups >= m->max_groups;
+}
+
 /** Adds the calls and values of a recording to an empty graph, and sets *storages to an array of
  *  its storages (ts_plan_storage), which the caller frees, also after a failure. False if out of
  *  memory. */
@@ -114,12 +120,12 @@ bool ts_plan_merge(ts_exec *e, ts_graph *g, const ts_array *storages, const uint
  *  writes (dead.c). Drops nothing if calls may not be dropped. Uses ts_plan_storage.writer. */
 void ts_plan_drop_dead(maker *m);
 /** In lists of tensors, replaces f32 copies of bf16 or f16 values by these values, if the call
- *  takes them (widen.c). nstorages: number of the graph's storages; numbers: the recording's
- *  numbers. False if out of memory. */
-bool ts_plan_widen(ts_graph *g, uint32_t nstorages, const uint64_t *numbers);
-/** Drops cat calls whose parts can be written directly to the result (cats.c). m->touches must be
- *  complete. *some becomes true if a cat was dropped; the caller then recomputes the touches.
- *  False if out of memory. */
+ *  takes them (widen.c), and fills e->widened. numbers: the recording's numbers. False if out of
+ *  memory. */
+bool ts_plan_widen(ts_exec *e, ts_graph *g, const uint64_t *numbers);
+/** Drops cat calls whose parts can be written directly to the result (cats.c), and fills
+ *  m->exec->cats. m->touches must be complete. *some becomes true if a cat was dropped; the caller
+ *  then recomputes the touches. False if out of memory. */
 bool ts_plan_drop_cats(maker *m, bool *some);
 /** Adds node i, a call that is in no step yet, to the step of the product that makes one
  *  of its arguments. Returns false, and adds nothing, if the device cannot compute the node in the
@@ -132,8 +138,8 @@ void ts_plan_add(maker *m, uint32_t i, uint32_t step);
  *  ts_step.first is the number of the step's first node. False if out of memory. */
 bool ts_plan_join_alike(maker *m);
 
-/** Moves steps to lower the memory peak (order.c). m->exec->order must list the nodes by step, and
- *  ts_plan_find_lives() must have run. False if out of memory. */
+/** Moves steps to lower the memory peak (order.c), and fills m->exec->moved. m->exec->order must
+ *  list the nodes by step, and ts_plan_find_lives() must have run. False if out of memory. */
 bool ts_plan_order(maker *m);
 /** Computes the lives of all storages (first and last step), the storages that are inside a group,
  *  the bytes that the steps move, the lists of storages by first and last step, and the peak. */

@@ -485,6 +485,8 @@ static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *
 {
     struct ts_replay_modes modes = ts_replay_modes_now(thread);
     const char *why = NULL;
+    const ts_repeat *failed = NULL; /* the first whose guards fail, because of `why` */
+    char text[200];
     for (int64_t i = 0; i < c->nplans; i++) {
         ts_exec *e = c->plans[(i + c->replayed) % c->nplans];
         if (!ts_replay_is_granted(e) || e->replay->busy)
@@ -492,7 +494,10 @@ static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *
         const char *not = check(e->replay, &modes, inputs, n, true);
         if (!not && (not = check_numbers(e)))
             release_leaves(e->replay, inputs, e->replay->leaves.count);
-        why = why ? why : not;
+        if (not && !why) {
+            why = not;
+            failed = e->replay;
+        }
         if (not)
             continue;
         if (c->opts.verify && e->replay->since + 1 >= c->opts.verify) {
@@ -505,8 +510,10 @@ static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *
         c->replayed = (i + c->replayed) % c->nplans;
         return e;
     }
-    if (why)
-        log_cause(c, why);
+    if (why) {
+        ts_replay_name_miss(failed, &modes, inputs, n, why, text, sizeof text);
+        log_cause(c, text);
+    }
     return NULL;
 }
 

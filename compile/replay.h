@@ -232,6 +232,11 @@ bool ts_replay_is_fixed(const ts_repeat *p, const ts_storage *s);
  *  comparison of two calls determines. */
 bool ts_replay_agrees(const ts_exec *e, const ts_repeat *before, ts_repeat *now, bool *varies,
                       char *why, size_t size);
+/** Writes to `text` why the guards of p fail: the mode of the thread or the property of an input
+ *  that differs, with both values, else `why`. now: the modes of the thread. */
+void ts_replay_name_miss(const ts_repeat *p, const struct ts_replay_modes *now,
+                         ts_tensor *const *inputs, int n, const char *why, char *text,
+                         size_t size);
 /** Makes fork() hold the lock of that list. */
 void ts_replays_install(void);
 /** Number of listed ts_repeats that hold a reference to s. */

@@ -228,6 +228,8 @@ ts_status ts_exec_steps(const ts_run *r)
         ts_status status = run_step(r, s);
         if (TS_UNLIKELY(status != TS_OK))
             return fail_at_step(r, k, status);
+        if (TS_UNLIKELY(r->keeps != NULL) && (!r->workspace->live || *r->keeps == UINT32_MAX))
+            *r->keeps = r->workspace->live ? k : UINT32_MAX;
         while (closed < s->closes)
             ts_exec_close(r, e->closes[closed++]);
     }

@@ -8,6 +8,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "compile/emit.h"
+#include "compile/testing.h"
 #include "core/float_env.h"
 #include "core/parallel.h"
 #include "dispatch/entries.h"
@@ -38,8 +39,9 @@ typedef struct ts_tiles {
     int ndim, split;    /* dims of the space; dim that tiles divide. A tile has one index of each
                            dim before `split`, and all of each dim after it */
     int64_t sizes[TS_MAX_DIMS];
-    int64_t chunk, along, outer; /* elements of the split dim per tile; tiles along the split dim;
-                                    product of the dims before it */
+    int64_t chunk, along, outer; /* elements of the split dim per tile, the last may have more or
+                                    fewer; tiles along the split dim; product of the dims before
+                                    it */
     int64_t buffer;     /* bytes of a buffer */
     size_t worker;      /* bytes of a worker's values, calls and buffers */
     char *room;         /* memory of the workers */
@@ -126,44 +128,6 @@ static void assign_buffers(tiles *w)
     }
 }
 
-/** Sorts the dims of the space and of the values by the sum of the values' strides, the largest
- *  first, so that tiles of values whose dims are permuted in memory are contiguous too. All values
- *  with more than one element get the dims of the space. */
-static void order_dims(tiles *w)
-{
-    const ts_step *s = w->step;
-    int64_t sums[TS_MAX_DIMS] = {0};
-    int order[TS_MAX_DIMS];
-    for (uint32_t i = 0; i < w->nvalues; i++) {
-        ts_tensor *t = &w->values[i].t;
-        int shift = s->ndim - t->ndim;
-        if (t->numel == 1)
-            continue;
-        for (int d = s->ndim - 1; d >= 0; d--) {
-            t->sizes[d] = d < shift ? 1 : t->sizes[d - shift];
-            t->strides[d] = d < shift ? 0 : t->strides[d - shift];
-            sums[d] += t->sizes[d] > 1 ? t->strides[d] : 0;
-        }
-        t->ndim = s->ndim;
-    }
-    for (int d = 0; d < s->ndim; d++) {
-        int at = d;
-        for (; at > 0 && sums[order[at - 1]] < sums[d]; at--)
-            order[at] = order[at - 1];
-        order[at] = d;
-    }
-    for (uint32_t i = 0; i < w->nvalues; i++) {
-        ts_tensor *t = &w->values[i].t, old = *t;
-        for (int d = 0; d < s->ndim && t->numel != 1; d++) {
-            t->sizes[d] = old.sizes[order[d]];
-            t->strides[d] = old.strides[order[d]];
-        }
-        t->flags = ts_strides_contiguous(t->sizes, t->strides, t->ndim) ? TS_TENSOR_CONTIGUOUS : 0;
-    }
-    for (int d = 0; d < s->ndim; d++)
-        w->sizes[d] = s->sizes[order[d]];
-}
-
 /** Merges the space into one dim if every value is contiguous or has one element; otherwise keeps
  *  its dims. */
 static void lay_out(tiles *w)
@@ -172,7 +136,7 @@ static void lay_out(tiles *w)
     bool flat = !s->rows || ts_is_whole(s);
     memcpy(w->sizes, s->sizes, sizeof w->sizes);
     if (!s->rows)
-        order_dims(w);
+        ts_tile_order_dims(w->values, w->nvalues, s, w->sizes);
     for (uint32_t i = 0; i < w->nvalues; i++) {
         const ts_tensor *t = &w->values[i].t;
         flat = flat && (t->numel == 1 || (t->numel == s->numel && t->ndim == s->ndim &&
@@ -215,35 +179,20 @@ static void choose_tiles(tiles *w)
         values += w->values[i].base != NULL;
         item = ts_max64(item, ts_dtype_sizes[w->values[i].t.dtype]);
     }
-    n = ts_min64(ts_max64(TILE_BYTES / (values * item), TILE_LEAST), TILE_MOST);
-    if (is_code(w))
-        n = CODE_TILE;
+    n = is_code(w) ? CODE_TILE
+                   : ts_min64(ts_max64(TILE_BYTES / (values * item), TILE_LEAST), TILE_MOST);
+    n = ts_tile_elements ? ts_tile_elements : n;
     w->split = ts_is_whole(w->step) ? w->ndim : w->ndim - w->step->rows;
-    for (int d = w->split; d < w->ndim; d++)
-        inner *= w->sizes[d];
-    /* each call of a kernel has a fixed cost, so a tile may be half larger */
-    while (w->split > 0 && inner * w->sizes[w->split - 1] <= n + n / 2)
-        inner *= w->sizes[--w->split];
-    if (w->split > 0) {
-        w->split--;
-        int64_t size = w->sizes[w->split], some = ts_max64(n / inner, 1),
-                tiles = ts_max64((size + some / 2) / some, 1);
-        w->chunk = ts_ceil_div(w->sizes[w->split], tiles);
-        if (w->chunk > 64) /* whole cache lines */
-            w->chunk = (w->chunk + 15) & ~(int64_t)15;
-    } else {
-        w->chunk = w->ndim ? w->sizes[0] : 1;
-        inner = w->ndim ? inner / ts_max64(w->sizes[0], 1) : 1;
-    }
+    int64_t longest = ts_tile_divide(w->sizes, w->ndim, n, &w->split, &w->chunk, &inner);
     w->outer = 1;
     for (int d = 0; d < w->split; d++)
         w->outer *= w->sizes[d];
     if (ts_is_whole(w->step)) { /* whole pieces */
-        w->chunk = (w->chunk + TS_PIECE - 1) / TS_PIECE * TS_PIECE;
+        longest = w->chunk = (w->chunk + TS_PIECE - 1) / TS_PIECE * TS_PIECE;
         w->npieces = ts_ceil_div(w->sizes[0], TS_PIECE);
     }
-    w->along = w->ndim ? ts_ceil_div(w->sizes[w->split], w->chunk) : 1;
-    w->buffer = (w->chunk * inner * item + 63) & ~(int64_t)63;
+    w->along = w->ndim ? ts_ceil_div(w->sizes[w->split] - (longest - w->chunk), w->chunk) : 1;
+    w->buffer = (longest * inner * item + 63) & ~(int64_t)63;
 }
 
 /** Fills w->values and w->calls from the step; workers start with copies of them. */
@@ -380,8 +329,11 @@ static bool run_kernel(tile_call *c)
 
 static bool run_tile(const tiles *w, worker *own, int64_t tile)
 {
-    int64_t outer = tile / w->along, at = tile % w->along * w->chunk, index[TS_MAX_DIMS];
-    int64_t length = w->ndim ? ts_min64(w->chunk, w->sizes[w->split] - at) : 1;
+    int64_t outer = tile / w->along, own_tile = tile % w->along, at = own_tile * w->chunk,
+            length = !w->ndim                    ? 1
+                     : own_tile + 1 < w->along ? w->chunk
+                                                 : w->sizes[w->split] - at,
+            index[TS_MAX_DIMS];
     for (int d = w->split - 1; d >= 0; d--) {
         index[d] = outer % w->sizes[d];
         outer /= w->sizes[d];

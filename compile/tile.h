@@ -35,4 +35,21 @@ typedef struct tile_call {
     ts_tensor all;  /* whole: header of the whole argument */
 } tile_call;
 
+/** Kernels may reduce fewer than TS_FEW_ROWS rows of at most TS_SHORT_ROW elements in another order
+ *  of operations than more rows (plan_parts() in backends/cpu/reduce.c). */
+enum { TS_SHORT_ROW = 32, TS_FEW_ROWS = 8 };
+/** Sorts the dims of the space of step s and of the values by the sum of the values' strides, the
+ *  largest first, so that tiles of values whose dims are permuted in memory are contiguous too.
+ *  sizes receives the sizes of the space. All values with more than one element get its dims. */
+void ts_tile_order_dims(tile_value *values, uint32_t nvalues, const ts_step *s, int64_t *sizes);
+/** Chooses the dim that tiles divide, so that a tile has about n elements and whole rows, and at
+ *  least TS_FEW_ROWS of them if they are short.
+ *  @param split  the first dim of a row, or ndim; receives the divided dim
+ *  @param chunk  receives a tile's elements of the divided dim
+ *  @param inner  receives the product of the dims after it
+ *  @return the elements of the divided dim in the last tile, if it takes a rest of too few rows;
+ *          else *chunk */
+int64_t ts_tile_divide(const int64_t *sizes, int ndim, int64_t n, int *split, int64_t *chunk,
+                       int64_t *inner);
+
 #endif

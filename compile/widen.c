@@ -118,8 +118,9 @@ static uint16_t widened_arguments(const pass *p, const ts_graph_node *n)
     return status == TS_OK ? plan.widens : 0;
 }
 
-/** Replaces f32 copies by halves in those lists of a call that take halves. */
-static void pass_halves(const pass *p, const ts_graph_node *n)
+/** Replaces f32 copies by halves in those lists of a call that take halves; returns the number of
+ *  replaced members. */
+static uint32_t pass_halves(const pass *p, const ts_graph_node *n)
 {
     ts_graph *g = p->graph;
     const ts_graph_arg *a = ts_graph_args_of(g, n);
@@ -132,14 +133,18 @@ static void pass_halves(const pass *p, const ts_graph_node *n)
         }
     if (!some || n->nrets > TS_MAX_RETS || !table->info->infer ||
         (table->info->flags & TS_OP_RUNTIME))
-        return;
+        return 0;
+    uint32_t replaced = 0;
     uint16_t lists = widened_arguments(p, n);
     for (int i = 0; i < n->nargs; i++)
         for (uint32_t k = 0; (lists >> i & 1) && a[i].tag == TS_TAG_TENSORS && k < a[i].count;
              k++) {
             int64_t *id = &ts_graph_ints_at(g, a[i].at)[k];
-            *id = (int64_t)ts_id_make(g, half_of(p, ts_id_index((ts_id)*id)));
+            uint32_t value = ts_id_index((ts_id)*id), half = half_of(p, value);
+            *id = (int64_t)ts_id_make(g, half);
+            replaced += half != value;
         }
+    return replaced;
 }
 
 /** Sets `written` of the storages that call i writes. */
@@ -162,15 +167,15 @@ static void note_writes(const pass *p, uint32_t i, const ts_graph_node *n)
             p->written[ts_graph_value_at(g, n->rets[k])->storage] = i + 1;
 }
 
-bool ts_plan_widen(ts_graph *g, uint32_t nstorages, const uint64_t *numbers)
+bool ts_plan_widen(ts_exec *e, ts_graph *g, const uint64_t *numbers)
 {
-    bool some = false;
+    bool some = false, ok = true;
     for (uint32_t i = 0; i < g->nodes.count && !some; i++)
         some = ts_graph_node_at(g, i)->op == TS_OP_to;
     size_t values = g->values.count + 1, most = (size_t)g->widest + TS_MAX_ARGS,
            bytes = most * (2 * sizeof(ts_tensor) + sizeof(ts_tensor *)) +
                    values * (sizeof(ts_tensor *) + sizeof(widened)) +
-                   nstorages * sizeof(uint32_t);
+                   e->nrecorded * sizeof(uint32_t);
     if (!some)
         return true;
     char *block = ts_alloc(ts_thread_self(), bytes);
@@ -182,12 +187,15 @@ bool ts_plan_widen(ts_graph *g, uint32_t nstorages, const uint64_t *numbers)
     p.lists = p.registers + values;
     p.values = (widened *)(p.lists + most);
     p.written = (uint32_t *)(p.values + values);
-    for (uint32_t i = 0; i < g->nodes.count; i++) {
+    for (uint32_t i = 0; i < g->nodes.count && ok; i++) {
         const ts_graph_node *n = ts_graph_node_at(g, i);
         note_writes(&p, i, n);
-        pass_halves(&p, n);
+        uint32_t replaced = pass_halves(&p, n);
+        ok = !replaced || ts_array_reserve(&e->widened, 1, sizeof(ts_widened));
+        if (replaced && ok)
+            *TS_PUSH(e->widened, ts_widened) = (ts_widened){n->end, replaced, n->op};
         note_cast(&p, i, n);
     }
     ts_free(ts_thread_self(), block, bytes);
-    return true;
+    return ok;
 }

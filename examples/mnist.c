@@ -2,7 +2,7 @@
  * @file mnist.c
  * Trains a small convolutional network on the digits of MNIST and prints its accuracy.
  *
- *     mnist --data DIR [--epochs N] [--device auto|cpu|cuda] [--save FILE] ...
+ *     mnist --data DIR [--epochs N] [--device auto|cpu|cuda] [--compile] [--save FILE] ...
  *
  * DIR contains train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
  * t10k-labels-idx1-ubyte, decompressed.
@@ -47,8 +47,32 @@ static const ts_dataset *read_part(const char *dir, const char *part, ts_tensor 
     return *images && y ? ts_tensor_dataset_new((ts_tensor *[]){*images, y}, 2) : NULL;
 }
 
-/** One pass over the samples: trains, or only evaluates if o is NULL. *right: accuracy in %. */
-static ts_status epoch(ts_module *m, ts_loader *loader, ts_optimizer *o, double *right)
+typedef struct classifier {
+    ts_module *m;
+    ts_optimizer *o; // NULL: evaluates without training
+} classifier;
+
+/** A step over images in[0], (B, height, width) u8, and labels in[1], (B). *out: the number of
+ * images whose largest logit is the label's, 0-dim. */
+static ts_status step(void *ctx, ts_tensor *const *in, int nin, ts_tensor **out, int nout)
+{
+    (void)nin, (void)nout;
+    const classifier *c = ctx;
+    TS_SCOPE;
+    ts_tensor *x = ts_to(ts_unsqueeze(in[0], 1), TS_F32), // (B, 1, height, width)
+              *logits = ts_forward(c->m, ts_div_scalar(x, 255));
+    if (c->o) {
+        TS_TRY(ts_backward(ts_cross_entropy(logits, in[1])));
+        TS_TRY(ts_optimizer_step(c->o));
+        ts_optimizer_zero_grad(c->o);
+    }
+    *out = ts_keep(ts_sum(ts_eq(ts_argmax_dim(logits, 1, false), in[1])));
+    return TS_STATUS_OF(*out);
+}
+
+/** One pass over the samples. compiled: the step of c, or NULL for eager steps. *right: accuracy
+ * in %. */
+static ts_status epoch(classifier *c, ts_compiled *compiled, ts_loader *loader, double *right)
 {
     double all = 0, sum = 0;
     for (int64_t k = ts_loader_batches(loader); k > 0; k--) {
@@ -56,14 +80,10 @@ static ts_status epoch(ts_module *m, ts_loader *loader, ts_optimizer *o, double 
         ts_batch batch;
         double hits;
         TS_TRY(ts_loader_next(loader, &batch));
-        ts_tensor *x = ts_to(ts_unsqueeze(batch.x, 1), TS_F32), // (B, 1, height, width)
-                  *logits = ts_forward(m, ts_div_scalar(x, 255));
-        if (o) {
-            TS_TRY(ts_backward(ts_cross_entropy(logits, batch.y)));
-            TS_TRY(ts_optimizer_step(o));
-            ts_optimizer_zero_grad(o);
-        }
-        TS_TRY(ts_item(ts_sum(ts_eq(ts_argmax_dim(logits, 1, false), batch.y)), &hits));
+        ts_tensor *in[] = {batch.x, batch.y}, *count;
+        TS_TRY(compiled ? ts_compiled_call(compiled, in, 2, &count, 1)
+                        : step(c, in, 2, &count, 1));
+        TS_TRY(ts_item(count, &hits));
         sum += hits, all += (double)ts_numel(batch.y);
     }
     *right = 100 * sum / all;
@@ -74,12 +94,14 @@ int main(int argc, char **argv)
 {
     const char *dir = "data/mnist", *device = "auto", *file = NULL;
     int64_t epochs = 2, batch = 64, seed = 1;
+    bool compile = false;
     const ts_argument arguments[] = {
         {"--data", "folder of the four IDX files", .text = &dir, .value = "DIR"},
         {"--epochs", "passes over the images", .number = &epochs, .least = 1, .most = 1000},
         {"--batch", "images per step", .number = &batch, .least = 1, .most = 65536},
         {"--seed", "seed of weights and order of images", .number = &seed, .most = INT64_MAX},
         {"--device", "auto (CUDA or else CPU), cpu, cuda or a device name", .text = &device},
+        {"--compile", "run each step as a compiled function", .flag = &compile},
         {"--save", "file for the trained weights", .text = &file, .value = "FILE"},
     };
     int status;
@@ -104,9 +126,15 @@ int main(int argc, char **argv)
          (m = network(ts_size(images, 1), ts_size(images, 2))) &&
          (o = ts_optimizer_for(m, TS_ADAMW, &adamw)) && (batches = ts_loader_new(train, &opts)) &&
          (opts.in_order = true, held_out = ts_loader_new(test, &opts));
+    classifier training = {m, o}, testing = {m, NULL};
+    ts_compiled *compiled = NULL;
+    ok = ok && (!compile || (compiled = ts_compile(step, &training,
+                                                   TS_OPTS(ts_compile_opts, .name = "step",
+                                                           .graph = true, .replay = true))));
     for (int64_t e = 1; e <= epochs && ok; e++) {
         double trained, tested;
-        if ((ok = !epoch(m, batches, o, &trained) && !epoch(m, held_out, NULL, &tested)))
+        if ((ok = !epoch(&training, compiled, batches, &trained) &&
+                  !epoch(&testing, NULL, held_out, &tested)))
             printf("epoch %lld: training %.2f %%, test %.2f %%\n", (long long)e, trained, tested);
     }
     ok = ok && (!file || ts_module_save(m, file) == TS_OK);
@@ -114,6 +142,7 @@ int main(int argc, char **argv)
         ts_error_print();
     ts_loader_close(batches), ts_loader_close(held_out);
     ts_tensor_dataset_free(train), ts_tensor_dataset_free(test);
+    ts_compiled_free(compiled);
     ts_optimizer_free(o), ts_module_free(m);
     return ts_program_end(ok ? 0 : 1);
 }

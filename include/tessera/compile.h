@@ -45,7 +45,7 @@ typedef struct ts_compile_opts {
                              that cannot be replayed (TS_ERR_STATE, after the call ran) */
     int64_t max_plans;  /**< largest number of plans kept; the least recently used plan is freed
                              first; 0: 64 */
-    int64_t max_groups; /**< largest number of fused groups per plan; further calls run one by one.
+    int64_t max_groups; /**< largest number of fused groups per plan; other calls run one by one.
                              0: no limit; -1: no groups, for example to find out whether a wrong
                              result comes from a group */
     bool graph;         /**< capture a plan on its third run and launch it as one device graph from

@@ -1,6 +1,6 @@
 /** @file again.c  Plans that recompute values to lower their peak memory, and arenas of plans. */
 // SPDX-License-Identifier: MIT
-#include "compile/compile.h"
+#include "compile/testing.h"
 #include "tests/compile/explains.h"
 #include "tests/compile/whole.h"
 

@@ -4,50 +4,7 @@
 #include "tests/compile/stages.h"
 #include "tests/tracing/net.h"
 
-/* ------------------------------------------------------------------------------ training ---- */
-
-static ts_status step(TRACED)
-{
-    const net *t = ctx;
-    TS_SCOPE;
-    ts_tensor *loss = ts_mse_loss(ts_forward(t->module, in[0]), in[1]);
-    TS_TRY(ts_backward(loss));
-    TS_TRY(ts_optimizer_step(t->optimizer));
-    ts_optimizer_zero_grad(t->optimizer);
-    out[0] = ts_keep(ts_detach(loss));
-    return TS_OK;
-}
-
-TS_TEST(two_hundred_steps_have_the_bits_of_calls, .loop = 4 * STAGES)
-{
-    TS_SCOPE;
-    ts_optimizer_kind kind = _i / 2 % 2 ? TS_ADAMW : TS_SGD;
-    set_stage(stages[_i / 4]);
-    net a = net_new(_i % 2 ? 0.5 : 0, kind), b = net_new(_i % 2 ? 0.5 : 0, kind);
-    ts_compiled *c = ts_compile(step, &a, NULL);
-    ts_manual_seed(9);
-    for (int k = 0; k < 200; k++) {
-        TS_SCOPE;
-        ts_tensor *loss, *want;
-        ts_tensor *batch[] = {numbers(10 + (uint64_t)k, TS_SIZES(4, 6)),
-                              numbers(20 + (uint64_t)k, TS_SIZES(4, 3))};
-        ts_rng_state begin = ts_rng_get_state();
-        OK(ts_compiled_call(c, batch, 2, &loss, 1));
-        ts_rng_state end = ts_rng_get_state();
-        ts_rng_set_state(begin);
-        OK(step(&b, batch, 2, &want, 1));
-        ck_assert(same(loss, want));
-        ck_assert_uint_eq(ts_rng_get_state().offset, end.offset);
-        check_same_nets(a, b, false);
-    }
-    ts_compile_stats stats = ts_compiled_get_stats(c);
-    ck_assert_int_eq(stats.calls, 200);
-    ck_assert_int_eq(stats.breaks, 0);
-    ck_assert_int_le(stats.compiles, 2); /* the optimizer has no state in the first step */
-    ts_compiled_free(c);
-    net_free(a);
-    net_free(b);
-}
+/* -------------------------------------------------------------------------------- stages ---- */
 
 /** Three calls; the second has a result that nothing reads. */
 static ts_status with_a_dead_call(TRACED)
@@ -79,6 +36,39 @@ TS_TEST(stages_drop_calls_and_make_groups)
     ck_assert_int_eq(ts_compiled_get_stats(c).segments, 0);
     ts_compiled_free(c);
     set_stage("full");
+}
+
+/** Four groups, which running sums separate. */
+static ts_status four_groups(TRACED)
+{
+    ts_tensor *t = in[0];
+    for (int i = 0; i < 4; i++)
+        t = ts_cumsum(ts_tanh(ts_mul_scalar(t, 0.5 + i)), 0);
+    return TS_STATUS_OF(out[0] = t);
+}
+
+TS_TEST(a_variable_limits_the_groups_of_each_plan)
+{
+    static const struct {
+        const char *variable;
+        int64_t option, groups;
+    } cases[] = {{"", 0, 4}, {"0", 0, 4}, {"1", 0, 1}, {"2", 0, 2}, {"3", 0, 3}, {"9", 0, 4},
+                 {"-1", 0, 0}, {"3", 2, 2}, {"2", 3, 2}, {"-1", 2, 0}, {"2", -1, 0}, {"x", 0, 4}};
+    TS_SCOPE;
+    ts_tensor *x = numbers(1, TS_SIZES(40, 40)), *got, *want;
+    OK(four_groups(NULL, &x, 1, &want, 1));
+    for (int k = 0; k < TS_COUNTOF(cases); k++) {
+        setenv("TS_COMPILE_MAX_GROUPS", cases[k].variable, 1);
+        ts_compiled_from_environment();
+        ts_compiled *c = ts_compile(four_groups, NULL,
+                                    TS_OPTS(ts_compile_opts, .max_groups = cases[k].option));
+        OK(ts_compiled_call(c, &x, 1, &got, 1));
+        ck_assert(same(got, want));
+        ck_assert_int_eq(ts_compiled_get_stats(c).groups, cases[k].groups);
+        ts_compiled_free(c);
+    }
+    unsetenv("TS_COMPILE_MAX_GROUPS");
+    ts_compiled_from_environment();
 }
 
 static ts_status in_a_region(TRACED)
@@ -224,102 +214,6 @@ TS_TEST(the_least_recently_used_plan_is_freed)
         ck_assert_int_le(ts_compiled_get_stats(c).plans, 2);
     }
     ck_assert_int_eq(ts_compiled_get_stats(c).compiles, 12);
-    ts_compiled_free(c);
-}
-
-/* ------------------------------------------------------------------------------ aliasing ---- */
-
-static ts_status write_and_read_alias(TRACED)
-{
-    ts_tensor *row = ts_select(in[0], 0, 1);
-    TS_TRY(ts_mul_scalar_(in[0], 2));
-    TS_TRY(ts_add_(row, in[1]));
-    return TS_STATUS_OF(out[0] = ts_add(row, ts_select(in[0], 0, 0)));
-}
-static ts_status copy_then_write(TRACED)
-{
-    ts_tensor *copy = ts_clone(in[0]);
-    TS_TRY(ts_zero_(in[0]));
-    return TS_STATUS_OF(out[0] = ts_add_(copy, in[1]));
-}
-static ts_status write_transposed(TRACED)
-{
-    ts_tensor *a = ts_exp(in[0]), *b = ts_relu(a);
-    TS_TRY(ts_copy_(a, ts_transpose(ts_contiguous(ts_transpose(b, 0, 1)), 0, 1)));
-    TS_TRY(ts_mul_scalar_(ts_narrow(a, 1, 0, 2), 3));
-    return TS_STATUS_OF(out[0] = ts_add(a, b));
-}
-static ts_status same_twice(TRACED)
-{
-    out[0] = out[1] = ts_add(in[0], in[1]);
-    return TS_STATUS_OF(out[0]);
-}
-static ts_status input_and_view(TRACED)
-{
-    TS_TRY(ts_relu_(in[0]));
-    out[0] = in[0];
-    return TS_STATUS_OF(out[1] = ts_select(in[0], 0, 1));
-}
-static ts_status no_call(TRACED)
-{
-    out[0] = ts_dropout(in[0], 0.5, false);
-    return TS_STATUS_OF(out[1] = ts_add_(out[0], in[1]));
-}
-
-TS_TEST(writes_through_aliases_keep_the_order_of_calls, .loop = 6)
-{
-    static const struct {
-        ts_trace_fn fn;
-        int outputs;
-    } cases[] = {{write_and_read_alias, 1}, {copy_then_write, 1}, {write_transposed, 1},
-                 {same_twice, 2},           {input_and_view, 2},  {no_call, 2}};
-    ts_compiled *c = ts_compile(cases[_i].fn, NULL, NULL);
-    for (int turn = 0; turn < 3; turn++) {
-        TS_SCOPE;
-        ts_tensor *a[] = {numbers(3, TS_SIZES(40, 30)), numbers(4, TS_SIZES(30))};
-        ts_tensor *b[] = {ts_clone(a[0]), ts_clone(a[1])}, *got[2], *want[2];
-        OK(ts_compiled_call(c, a, 2, got, cases[_i].outputs));
-        OK(cases[_i].fn(NULL, b, 2, want, cases[_i].outputs));
-        for (int i = 0; i < cases[_i].outputs; i++) {
-            ck_assert(same(got[i], want[i]));
-            ck_assert((got[i] == a[0]) == (want[i] == b[0]));
-        }
-        if (cases[_i].fn == same_twice)
-            ck_assert_ptr_eq(got[0], got[1]);
-        ck_assert(same(a[0], b[0]));
-        ck_assert_uint_eq(ts_version(a[0]), ts_version(b[0]));
-    }
-    ts_compiled_free(c);
-}
-
-TS_TEST(later_calls_do_not_overwrite_results)
-{
-    TS_SCOPE;
-    ts_compiled *c = ts_compile(same_twice, NULL, NULL);
-    ts_tensor *in[] = {numbers(1, TS_SIZES(300)), numbers(2, TS_SIZES(300))}, *first[2], *later[2];
-    OK(ts_compiled_call(c, in, 2, first, 2));
-    ts_tensor *kept = ts_clone(first[0]);
-    for (int i = 0; i < 3; i++) {
-        in[0] = i ? later[0] : first[0]; /* an earlier output as input */
-        OK(ts_compiled_call(c, in, 2, later, 2));
-    }
-    ck_assert(same(first[0], kept));
-    ck_assert(!same(later[0], kept));
-    ts_compiled_free(c);
-}
-
-static ts_status write_expanded(TRACED)
-{
-    return TS_STATUS_OF(out[0] = ts_add_(ts_expand(in[1], (int64_t[]){40, 30}, 2), in[0]));
-}
-
-TS_TEST(a_write_to_an_expanded_tensor_is_refused_as_in_eager_calls)
-{
-    TS_SCOPE;
-    ts_compiled *c = ts_compile(write_expanded, NULL, NULL);
-    ts_tensor *in[] = {numbers(1, TS_SIZES(40, 30)), numbers(2, TS_SIZES(30))}, *out;
-    FAILS(TS_ERR_VALUE, write_expanded(NULL, in, 2, &out, 1));
-    FAILS(TS_ERR_VALUE, ts_compiled_call(c, in, 2, &out, 1));
     ts_compiled_free(c);
 }
 

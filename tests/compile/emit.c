@@ -4,6 +4,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "compile/emit.h"
+#include "compile/testing.h"
 #include "tests/compile/explains.h"
 #include "tests/tracing/common.h"
 

@@ -6,9 +6,6 @@
 
 #include "include/tessera/program.h"
 
-#include <dirent.h>
-#include <unistd.h>
-
 static ts_status copies(TRACED) /* a clone and a cast to the same dtype; neither is an output */
 {
     return TS_STATUS_OF(out[0] = ts_add(ts_clone(in[0]), ts_exp(ts_to(in[1], TS_F32))));
@@ -233,62 +230,4 @@ TS_TEST(threads_share_the_constants_of_a_plan)
     for (int i = 0; i < THREADS; i++)
         ck_assert(each[i].ok);
     ts_compiled_free(c);
-}
-
-/** True if a file of the folder, whose name begins with the stage's, has the words. Removes all
- *  files. */
-static bool dumps(const char *folder, const char *stage, const char *want)
-{
-    char path[400], line[300];
-    bool found = false;
-    DIR *all = opendir(folder);
-    for (struct dirent *d; all && (d = readdir(all)) != NULL;) {
-        if (d->d_name[0] == '.')
-            continue;
-        bool named = strncmp(d->d_name, stage, strlen(stage)) == 0 &&
-                     d->d_name[strlen(stage)] == '-';
-        snprintf(path, sizeof path, "%s/%s", folder, d->d_name);
-        FILE *file = fopen(path, "r");
-        while (file && fgets(line, sizeof line, file))
-            found |= named && strstr(line, want) != NULL;
-        if (file)
-            fclose(file);
-        remove(path);
-    }
-    closedir(all);
-    return found;
-}
-
-static ts_status each_stage(TRACED)
-{
-    ts_tensor *lower = ts_tril(ts_ones(TS_SIZES(9, 9), TS_F32), 0),
-              *h = ts_mul(ts_mul_scalar(in[0], 1.0), lower), *unread = ts_exp(in[1]);
-    TS_TRY(unread);
-    return TS_STATUS_OF(out[0] = ts_matmul(ts_add(ts_tanh(h), ts_tanh(h)), in[1]));
-}
-
-TS_TEST(the_report_and_the_dump_name_the_stages)
-{
-    static const char *const files[][2] = {
-        {"decompose", "calls in"}, {"fold", "call 2, mul, has its argument's elements"},
-        {"fold", "is constant and runs once"}, {"common", "call 6, tanh, equals call 5"},
-        {"dead", "call 4: "}, {"recompute", "made again:"}, {"fuse", "3 calls over (9, 9)"},
-        {"epilogue", "calls in"}, {"horizontal", "calls in"}, {"plan", "step 1"},
-        {"memory", "arena of"}};
-    char folder[] = "/tmp/tessera-stages-XXXXXX";
-    TS_SCOPE;
-    ts_tensor *in[] = {numbers(1, TS_SIZES(9, 9)), numbers(2, TS_SIZES(9, 9))}, *out;
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    for (int i = 0; i < TS_COUNTOF(files); i++) {
-        setenv("TS_DUMP", folder, 1);
-        ts_compiled *c = ts_compile(each_stage, NULL, NULL);
-        OK(ts_compiled_call(c, in, 2, &out, 1));
-        unsetenv("TS_DUMP");
-        ck_assert_msg(dumps(folder, files[i][0], files[i][1]), "no '%s' in %s", files[i][1],
-                      files[i][0]);
-        ck_assert(explains(c, "  1 calls have their argument's elements and were dropped: mul\n"));
-        ck_assert(explains(c, "  2 calls are constant and run once: full tril\n"));
-        ts_compiled_free(c);
-    }
-    ck_assert_int_eq(rmdir(folder), 0);
 }

@@ -1,5 +1,6 @@
 /** @file groups.c  Tests of groups, on the CPU and on a mock device that runs groups. */
 // SPDX-License-Identifier: MIT
+#include "compile/testing.h"
 #include "tests/compile/explains.h"
 #include "tests/compile/whole.h"
 
@@ -200,6 +201,73 @@ TS_TEST(each_tile_has_a_calls_operands_in_their_order)
     OK(fill_where_true(NULL, in, 3, &want, 1));
     ck_assert(same(got, want));
     ts_compiled_free(c);
+}
+
+static int kernel_runs;
+static ts_status negate(ts_frame *f)
+{
+    const ts_tensor *x = f->args[0].t;
+    kernel_runs++;
+    for (int64_t k = 0; k < x->numel; k++)
+        ((float *)f->rets[0].t->data)[k] = -((const float *)x->data)[k];
+    return TS_OK;
+}
+static ts_status negate_thrice(TRACED)
+{
+    return TS_STATUS_OF(out[0] = ts_neg(ts_neg(ts_neg(in[0]))));
+}
+
+/* A program's kernel has no machine code, so it runs once per tile. */
+TS_TEST(tiles_have_the_chosen_number_of_elements, .loop = 6)
+{
+    TS_SCOPE;
+    static const int64_t sizes[] = {1, 7, 64, 250, 1000, 100000};
+    ts_kernel_opts fills = {.size = sizeof fills, .dtypes = TS_DTYPE_BIT(TS_F32)};
+    OK(ts_register_kernel_ex("neg", TS_KEY_CPU, negate, &fills, NULL));
+    ts_set_num_threads(1);
+    ts_tile_elements = sizes[_i];
+    ts_tensor *x = numbers(1, TS_SIZES(1000)), *y;
+    ts_compiled *c = ts_compile(negate_thrice, NULL, NULL);
+    OK(ts_compiled_call(c, &x, 1, &y, 1));
+    ck_assert_int_eq(ts_compiled_get_stats(c).groups, 1);
+    int64_t tiles = sizes[_i] > 1000 ? 1 : 1000 / sizes[_i];
+    ck_assert_int_ge(kernel_runs, 3 * tiles);
+    ck_assert_int_le(kernel_runs, 3 * (tiles + tiles / 4 + 1)); /* whole cache lines */
+    ck_assert(same(y, ts_neg(x)));
+    ts_compiled_free(c);
+}
+
+static ts_status sums_of_rows(TRACED)
+{
+    ts_tensor *t = ts_exp(in[0]);
+    out[0] = ts_sum_dim(t, -1, false);
+    return TS_STATUS_OF(out[1] = ts_var_dim(t, -1, 1, true));
+}
+
+/* A kernel sums up to 7 short rows in another order than more rows, so the last tile must not have
+ * so few. With 0 elements, tiles have the sizes that the library chooses. */
+TS_TEST(sums_of_short_rows_have_the_bits_of_calls_for_any_number_of_rows, .loop = 4)
+{
+    static const int64_t elements[] = {0, 1, 300, 1024};
+    uint32_t state = 7 + (uint32_t)_i;
+    ts_tile_elements = elements[_i];
+    for (int k = 0; k < 150; k++) {
+        TS_SCOPE;
+        state = state * 1664525 + 1013904223;
+        int64_t length = 1 + (state >> 8) % 40, rows = 1 + (state >> 16) % (_i ? 900 : 5000);
+        if (k == 1) /* 18 tiles of 176 rows and one row more */
+            length = 16, rows = 3169;
+        ts_tensor *x = k % 3 ? numbers(state, TS_SIZES(rows, length))
+                             : numbers(state, TS_SIZES(1 + rows / 7, 7, length)),
+                  *got[2], *want[2];
+        ts_compiled *c = ts_compile(sums_of_rows, NULL, NULL);
+        OK(ts_compiled_call(c, &x, 1, got, 2));
+        OK(sums_of_rows(NULL, &x, 1, want, 2));
+        for (int i = 0; i < 2; i++)
+            ck_assert_msg(same(got[i], want[i]), "output %d of (%lld, %lld)", i, (long long)rows,
+                          (long long)length);
+        ts_compiled_free(c);
+    }
 }
 
 /** Calls by rows, with pointwise calls before and after them, and values with one element per

@@ -17,56 +17,115 @@ static ts_status guarded(TRACED)
     return TS_STATUS_OF(out[0] = ts_add(ts_dropout(t, 0.25, true), in[1]));
 }
 
-/** Changes the state number `what` that a guard checks; odd false: restores it. */
-static void change(int what, hooks *h, ts_tensor **in, bool odd)
+enum {
+    SIZES, DTYPE, STRIDES, OFFSET, DIMS, ALIAS, VARIABLE, REQUIRES_GRAD, MEMORY, STATE,
+    DETERMINISTIC, GRAD_MODE, AUTOCAST, DEFAULT_DEVICE, LAYER, GUARDS
+};
+/** For each guard: the reason that the log has after the first change. */
+static const char *const reasons[GUARDS] = {
+    [SIZES] = "input 0 had size 3 in dim 0, now 1",
+    [DTYPE] = "input 0 had dtype f32, now f64",
+    [STRIDES] = "input 0 had stride 4 in dim 0, now 1",
+    [OFFSET] = "input 1 began at byte 0 of its memory, now at 4",
+    [DIMS] = "input 1 had 1 dims, now 2",
+    [ALIAS] = "an input has other memory than before", /* it was the same in all calls */
+    [VARIABLE] = "an input has other memory than before",
+    [REQUIRES_GRAD] = "input 1 did not require grad, now it does",
+    [MEMORY] = "memory that ts_depends_on() declares changed",
+    [STATE] = "a module, an optimizer, requires_grad of a tensor or the registry changed",
+    [DETERMINISTIC] = "deterministic mode was off, now on",
+    [GRAD_MODE] = "grad mode was off, now on",
+    [AUTOCAST] = "autocast has changed",
+    [DEFAULT_DEVICE] = "the default device was cpu, now meta",
+    [LAYER] = "the layer SHAPES sees its calls",
+};
+
+/** Changes the state that a guard checks; odd false: restores it. */
+static void change(int guard, hooks *h, ts_tensor **in, ts_tensor *const *first, bool odd)
 {
-    static ts_tensor *const *before;
-    static ts_tensor *first[2];
-    if (!before)
-        first[0] = in[0], first[1] = in[1], before = first;
-    in[0] = before[0], in[1] = before[1];
-    switch (what) {
-    case 0: in[0] = odd ? numbers(3, TS_SIZES(1, 4)) : in[0]; break;             /* sizes */
-    case 1: in[0] = odd ? ts_to(in[0], TS_F64) : in[0]; break;                   /* dtype */
-    case 2:                                                                      /* strides */
+    in[0] = first[0];
+    in[1] = first[1];
+    switch (guard) {
+    case SIZES: in[0] = odd ? numbers(3, TS_SIZES(1, 4)) : in[0]; break;
+    case DTYPE: in[0] = odd ? ts_to(in[0], TS_F64) : in[0]; break;
+    case STRIDES:
         if (odd)
             in[0] = ts_transpose(ts_contiguous(ts_transpose(in[0], 0, 1)), 0, 1);
         break;
-    case 3: in[1] = odd ? ts_narrow(numbers(4, TS_SIZES(9)), 0, 1, 4) : in[1]; break; /* offset */
-    case 4: in[1] = odd ? ts_select(in[0], 0, 1) : in[1]; break;                 /* alias */
-    case 5: h->branch = odd; break;                                              /* memory */
-    case 6: /* state of a layer, such as its mode */
+    case OFFSET: in[1] = odd ? ts_narrow(numbers(4, TS_SIZES(9)), 0, 1, 4) : in[1]; break;
+    case DIMS: in[1] = odd ? numbers(4, TS_SIZES(3, 4)) : in[1]; break;
+    case ALIAS: in[1] = odd ? ts_select(in[0], 0, 0) : in[1]; break;
+    case VARIABLE: in[1] = odd ? ts_select(h->w, 0, 0) : in[1]; break;
+    case REQUIRES_GRAD: in[1] = odd ? h->kept : in[1]; break;
+    case MEMORY: h->branch = odd; break;
+    case STATE: /* such as the mode of a module */
         ts_state_changed();
         break;
-    case 7: OK(ts_set_deterministic(odd)); break;
-    case 8: in[1] = odd ? h->w : in[1]; break; /* the function also reads h->w */
+    case DETERMINISTIC: OK(ts_set_deterministic(odd)); break;
+    case DEFAULT_DEVICE: OK(ts_set_default_device(odd ? TS_DEVICE_META : TS_DEVICE_CPU)); break;
+    case LAYER: OK(ts_shape_logger(TS_THIS_THREAD, odd)); break;
     }
 }
 
-TS_TEST(a_failing_guard_runs_the_function_once, .loop = 9)
+static char logged[1 << 14];
+static void keep_log(void *payload, const char *topic, const char *text)
+{
+    (void)payload;
+    size_t used = strlen(logged);
+    if (strcmp(topic, "compile") == 0)
+        snprintf(logged + used, sizeof logged - used, "%s\n", text);
+}
+
+/** check_call() with grad mode on, or in a region of autocast. */
+static void check_call_in_mode(int guard, ts_compiled *c, hooks *h, ts_tensor **in, bool odd)
+{
+    if (guard == GRAD_MODE && odd) {
+        TS_ENABLE_GRAD;
+        check_call(c, guarded, h, in, 2);
+    } else if (guard == AUTOCAST && odd) {
+        TS_AUTOCAST(TS_DEVICE_CPU, TS_BF16);
+        check_call(c, guarded, h, in, 2);
+    } else {
+        check_call(c, guarded, h, in, 2);
+    }
+}
+
+TS_TEST(a_failing_guard_runs_the_function_once_and_the_log_has_the_reason, .loop = GUARDS)
 {
     TS_SCOPE;
     TS_NO_GRAD;
-    hooks a = {.w = numbers(7, TS_SIZES(3, 4))};
-    ts_tensor *in[] = {numbers(1, TS_SIZES(3, 4)), numbers(2, TS_SIZES(4))};
-    if (_i == 8)
-        in[1] = numbers(2, TS_SIZES(3, 4));
+    hooks a = {.w = numbers(7, TS_SIZES(3, 4)),
+               .kept = ts_set_requires_grad(numbers(8, TS_SIZES(4)), true)};
+    ts_tensor *in[] = {numbers(1, TS_SIZES(3, 4)), numbers(2, TS_SIZES(4))},
+              *first[] = {in[0], in[1]};
     ts_compiled *c = replays_of(guarded, &a);
+    ts_log_set_callback(keep_log, NULL);
     ts_manual_seed(4);
     for (int k = 0; k < 5; k++)
         check_call(c, guarded, &a, in, 2);
     ck_assert_int_eq(ran, 2);
     for (int turn = 0; turn < 3; turn++)
         for (int odd = 1; odd >= 0; odd--) {
-            change(_i, &a, in, odd);
+            logged[0] = '\0';
+            change(_i, &a, in, first, odd);
             int before = ran;
             for (int k = 0; k < 4; k++)
-                check_call(c, guarded, &a, in, 2);
-            /* a plan has one replay, made from its last two calls; both cases may share a plan */
-            ck_assert_msg(ran - before <= (_i == 7 || (turn == 0 && odd) ? 2 : 1),
-                          "turn %d, odd %d: ran %d times", turn, odd, ran - before);
+                check_call_in_mode(_i, c, &a, in, odd);
+            /* A plan has one replay, made from its last two calls; both cases may share a plan.
+             * While a layer sees the calls there are no replays. */
+            bool shared = _i == REQUIRES_GRAD || _i >= DETERMINISTIC;
+            int most = _i == LAYER && odd ? 4 : shared || (turn == 0 && odd) ? 2 : 1;
+            ck_assert_msg(ran - before <= most, "turn %d, odd %d: ran %d times", turn, odd,
+                          ran - before);
             ck_assert(ran > before || turn || !odd);
+            if (turn == 0 && odd) {
+                char want[200];
+                snprintf(want, sizeof want, "fn: the function runs on each call: %s\n",
+                         reasons[_i]);
+                ck_assert_msg(strstr(logged, want), "expected '%s' in:\n%s", want, logged);
+            }
         }
+    ts_log_set_callback(NULL, NULL);
     ck_assert_int_le(ts_compiled_get_stats(c).compiles, 2);
     ts_compiled_free(c);
 }
@@ -78,6 +137,7 @@ TS_TEST(new_inputs_are_replayed_and_inputs_that_share_memory_are_not)
     hooks a = {.w = numbers(7, TS_SIZES(4))};
     ts_compiled *c = replays_of(guarded, &a);
     ts_tensor *one = numbers(50, TS_SIZES(4));
+    ts_log_set_callback(keep_log, NULL);
     for (int k = 0; k < 30; k++) {
         TS_SCOPE;
         ts_tensor *in[] = {numbers((uint64_t)k, TS_SIZES(4)), numbers(99, TS_SIZES(4))};
@@ -87,8 +147,12 @@ TS_TEST(new_inputs_are_replayed_and_inputs_that_share_memory_are_not)
             in[1] = a.w; /* so does an input that the function also reads as a.w */
         check_call(c, guarded, &a, in, 2);
     }
+    ts_log_set_callback(NULL, NULL);
     ck_assert_int_le(ran, 6);
     ck_assert_int_ge(ts_compiled_get_stats(c).skipped, 24);
+    ck_assert_msg(strstr(logged, "inputs share their memory"), "%s", logged);
+    ck_assert_msg(strstr(logged, "an input shares its memory with a tensor of the function"), "%s",
+                  logged);
     ts_compiled_free(c);
 }
 

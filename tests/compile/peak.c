@@ -132,6 +132,33 @@ static int64_t bytes_outside(const compare_gpt *g)
     return bytes;
 }
 
+/** The figures of "A transformer block in bytes" in docs/compile.md. */
+static void check_stages(const ts_exec *e)
+{
+    const ts_dropped_cat *cats = e->cats.data;
+    const ts_widened *widened = e->widened.data;
+    uint32_t members = 0;
+    ck_assert_uint_eq(e->nnodes, 569);
+    ck_assert_uint_eq(e->nsteps, 241);
+    ck_assert_uint_eq(e->ngroups, 64);
+    ck_assert_uint_eq(e->nfused, 392);
+    ck_assert_uint_eq(e->folded.count, 0);
+    ck_assert_uint_eq(e->merged.count, 0);
+    ck_assert_uint_eq(e->widened.count, 2);
+    ck_assert(widened[0].members == 97 && widened[1].members == 97);
+    ck_assert_uint_eq(e->cats.count, 12);
+    for (uint32_t i = 0; i < e->cats.count; i++)
+        ck_assert_int_eq(cats[i].bytes, 144 << 20);
+    ck_assert_uint_eq(e->moved.count, 0);
+    for (uint32_t k = 0; k < e->nsteps; k++)
+        members += e->steps[k].members;
+    ck_assert_uint_eq(members, 96);
+    ck_assert_double_eq_tol((double)e->fused_bytes / (1 << 30), 83.2, 0.05);
+    ck_assert_double_eq_tol((double)e->bytes / (1 << 30), 116.4, 0.05);
+    ck_assert_double_eq_tol((double)e->kept_peak / (1 << 30), 13.7, 0.05);
+    ck_assert_double_eq_tol((double)e->peak / (1 << 30), 9.8, 0.05);
+}
+
 /* GPT-2 124M, B 32, T 1024, under autocast to bf16. */
 TS_TEST(a_step_of_gpt2_is_planned_in_twelve_gib, .setup = set_up)
 {
@@ -143,6 +170,7 @@ TS_TEST(a_step_of_gpt2_is_planned_in_twelve_gib, .setup = set_up)
     ck_assert_int_lt(e->peak * 4, e->kept_peak * 3);
     ck_assert_int_eq(check_again(e), e->nagain);
     ck_assert(explains(g->run.compiled, " calls that are made again; arena of "));
+    check_stages(e);
     compare_gpt_free(g);
 }
 

@@ -55,6 +55,18 @@ class Mnist(unittest.TestCase):
         self.assertEqual(self.run_on(self.folder, "--epochs", "6").stdout, done.stdout)
         self.assertGreater(os.path.getsize(weights), 4 * 32 * (SIDE // 4) ** 2 * 10)
 
+    def test_compiled_steps_have_the_results_of_eager_ones(self):
+        files = [os.path.join(self.folder, name) for name in ("eager", "compiled")]
+        runs = [self.run_on(self.folder, "--epochs", "2", "--save", files[0]),
+                self.run_on(self.folder, "--epochs", "2", "--save", files[1], "--compile")]
+        self.assertEqual(runs[1].returncode, 0, runs[1].stderr)
+        self.assertEqual(runs[0].stdout, runs[1].stdout)
+        weights = []
+        for name in files:
+            with open(name, "rb") as file:
+                weights.append(file.read())
+        self.assertTrue(weights[0] == weights[1], "the weights differ")
+
     def test_missing_files_are_named(self):
         done = self.run_on(os.path.join(self.folder, "absent"))
         self.assertEqual(done.returncode, 1)

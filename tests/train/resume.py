@@ -141,6 +141,27 @@ class Training(unittest.TestCase):
         self.assertIn(f"resuming at step {HALF} ", done.stderr)
         self.assert_same_run(out)
 
+    def test_a_compiled_run_equals_an_eager_one_and_resumes_it(self):
+        compiled = os.path.join(self.folder, "compiled")
+        done = self.run_to_end(compiled, "--compile")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"mode: replay, [1-9][0-9]* calls ran without the function")
+        self.assert_same_run(compiled)
+        for step in HALF, STEPS:
+            files = [{name: data for name, data in tree(os.path.join(
+                out, "checkpoints", str(step))).items() if not name.endswith("manifest.json")}
+                for out in (compiled, self.straight)]  # the manifest has the id of the run
+            eager = {name.replace(self.straight, compiled): data for name, data in files[1].items()}
+            self.assertTrue(files[0] == eager and files[0], f"checkpoints {step} differ")
+        out = os.path.join(self.folder, "compiled_after_eager")
+        shutil.copytree(self.straight, out)
+        shutil.rmtree(os.path.join(out, "checkpoints", str(STEPS)))
+        os.remove(os.path.join(out, "model.safetensors"))
+        done = self.run_to_end(out, "--resume", "--compile")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"resuming at step {HALF} ", done.stderr)
+        self.assert_same_run(out)
+
     def test_an_interrupted_run_saves_and_prints_how_to_resume(self):
         # no checkpoint is due before the end, so the only one is that of the interrupt
         out, status, errors = self.stopped("interrupted", "log.csv", signal.SIGINT, save_every=1000)
