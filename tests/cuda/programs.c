@@ -1,7 +1,7 @@
 /** @file programs.c  Random programs on a GPU: compiled runs have the bits of eager ones. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/differs.h"
-#include "tests/cuda/cuda.h"
+#include "tests/cuda/bits.h"
 
 static const struct way {
     const char *name;
@@ -20,15 +20,22 @@ static const struct way {
 
 TS_TEST(drawn_programs_have_the_bits_of_calls_on_a_gpu, .loop = TS_COUNTOF(ways), .timeout = 600)
 {
-    GPU(gpu);
-    OK(ts_set_default_device(gpu));
+    ts_device gpu;
+    if (ts_device_open("cuda", &gpu, NULL, 0) != TS_OK)
+        TS_SKIP("%s", ts_error_message());
+    POINTWISE_GROUPS_ONLY;
     const struct way *w = &ways[_i];
     ts_compile_opts opts = w->opts;
     opts.size = sizeof opts;
     uint64_t first = from_environment("TS_TEST_SEED", 1) + 50000 + 1000 * (uint64_t)_i;
     int n = (int)from_environment("TS_TEST_PROGRAMS", (uint64_t)w->programs);
     for (int i = 0; i < n; i++) {
+        TS_SCOPE;
         program p = draw_program(first + (uint64_t)i);
+        OK(ts_set_default_device(TS_DEVICE_CPU)); /* where a wrong index is an error of its call */
+        state on_cpu = begin(&p, 0);
+        OK(run_program(&p, on_cpu.in, INPUTS, on_cpu.out, OUTPUTS));
+        OK(ts_set_default_device(gpu));
         const char *what = differs(&p, &opts);
         ts_tally(!what, !!what, 0);
         if (what)
