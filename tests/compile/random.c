@@ -7,120 +7,11 @@
 // SPDX-License-Identifier: MIT
 #include "compile/emit.h"
 #include "compile/testing.h"
-#include "tests/compile/programs.h"
+#include "tests/compile/differs.h"
 #include "tests/compile/stages.h"
 #include "tests/compile/whole.h"
 
-#include <math.h>
-#include <stdio.h>
-
 enum { PROGRAMS = 100 }; /* per case; TS_TEST_PROGRAMS overrides it */
-
-/* Sums of the compiled calls of all programs so far. */
-enum {
-    MERGED,     /* calls that plans drop because they equal earlier calls */
-    RECOMPUTED, /* calls that plans recompute */
-    SKIPPED,    /* calls that did not run the function */
-    REPLAYS,    /* of graphs */
-    REPLACED,   /* calls captured again */
-    DEEDS
-};
-static int64_t did[DEEDS];
-
-/** A copy on the CPU in which all NaN have the same bits. The sign of a NaN depends on whether the
- *  element is computed in a whole vector or in the last elements of a run. */
-static ts_tensor *numbered(ts_tensor *t)
-{
-    t = ts_to_device(ts_clone(ts_contiguous(t)), TS_DEVICE_CPU);
-    return ts_dtype_is_float(ts_dtype_of(t))
-               ? ts_masked_fill_scalar(t, ts_isnan(t), ts_scalar_float(NAN))
-               : t;
-}
-
-/** Compares versions of inputs only: a call may or may not count a copy into its own new result. */
-static bool equal(ts_tensor *a, ts_tensor *b, bool input)
-{
-    if (a == TS_NONE || b == TS_NONE || !a || !b)
-        return a == b;
-    if (ts_ndim(a) != ts_ndim(b) || (input && ts_version(a) != ts_version(b)) ||
-        (ts_numel(a) && memcmp(ts_strides(a), ts_strides(b), (size_t)ts_ndim(a) * 8) != 0))
-        return false;
-    TS_NO_GRAD;
-    return same(numbered(a), numbered(b));
-}
-
-/** Output, input or gradient of an input: tensor i of a run. */
-static ts_tensor *part(const state *s, int i)
-{
-    return i < OUTPUTS            ? s->out[i]
-           : i < OUTPUTS + INPUTS ? s->in[i - OUTPUTS]
-                                  : ts_grad(s->in[i - OUTPUTS - INPUTS]);
-}
-
-/** The first difference between an eager run and a compiled one, or NULL. */
-static const char *compare(const state *eager, const state *lazy, int turn)
-{
-    static char text[80];
-    if (lazy->status != TS_OK) {
-        snprintf(text, sizeof text, "turn %d: %.60s", turn, ts_error_message());
-        return text;
-    }
-    for (int i = 0; i < OUTPUTS + 2 * INPUTS; i++) {
-        bool output = i < OUTPUTS, input = !output && i < OUTPUTS + INPUTS;
-        if (equal(part(eager, i), part(lazy, i), input))
-            continue;
-        snprintf(text, sizeof text, "turn %d: %s %d", turn,
-                 output ? "output" : input ? "input" : "gradient", i);
-        return text;
-    }
-    bool same = eager->rng.seed == lazy->rng.seed && eager->rng.offset == lazy->rng.offset;
-    return same ? NULL : "the generator";
-}
-
-/**
- * Compares compiled calls of a program with eager ones; returns the first difference, or NULL.
- * Makes two calls, so that the second finds a plan; for graphs and replays more, with new numbers.
- * An error may be reported when a call is recorded or when the plan runs, so calls that fail are
- * removed from the program first.
- */
-static const char *differs(const program *drawn, const ts_compile_opts *opts)
-{
-    program valid = *drawn, *p = &valid;
-    TS_SCOPE;
-    state first = begin(p, 0);
-    bool replay = opts && opts->replay; /* each turn has other input values */
-    int turns = replay ? 7 : opts && opts->graph ? 6 : 2;
-    OK(run_program(p, first.in, INPUTS, first.out, OUTPUTS));
-    ts_compiled *c = ts_compile(run_program, p, opts);
-    const char *what = NULL;
-    for (int turn = 0; turn < turns && !what; turn++) {
-        TS_SCOPE;
-        p->shift = turn > 3 && !replay ? 0.125 : 0;
-        int other = replay ? turn : 0;
-        state eager = begin(p, other);
-        OK(run_program(p, eager.in, INPUTS, eager.out, OUTPUTS));
-        eager.rng = ts_rng_get_state();
-        state lazy = begin(p, other);
-        lazy.status = ts_compiled_call(c, lazy.in, INPUTS, lazy.out, OUTPUTS);
-        lazy.rng = ts_rng_get_state();
-        what = compare(&eager, &lazy, turn);
-    }
-    ts_compile_stats stats = ts_compiled_get_stats(c);
-    const int64_t more[DEEDS] = {stats.merged, stats.recomputed, stats.skipped, stats.replays,
-                                 stats.replaced};
-    for (int i = 0; i < DEEDS; i++)
-        did[i] += more[i];
-    ts_compiled_free(c);
-    return what;
-}
-
-/** An integer from an environment variable (TS_TEST_SEED: first seed, TS_TEST_PROGRAMS: number of
- *  programs), or `otherwise`. */
-static uint64_t from_environment(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 10) : otherwise;
-}
 
 /** A program that stops at its first error, and where it makes calls whose index is out of range,
  *  which only a kernel finds. */
@@ -204,22 +95,6 @@ TS_TEST(drawn_programs_that_fail_leave_the_error_and_generator_of_calls, .loop =
     }
     ck_assert_int_gt(failed, 2 * n);
     ck_assert_int_gt(drew, n / 2);
-}
-
-static void shrink(program *p, const ts_compile_opts *opts)
-{
-    for (bool again = true; again;) {
-        again = false;
-        for (int i = p->ncalls - 1; i >= 0; i--) {
-            if (p->calls[i].off)
-                continue;
-            p->calls[i].off = true;
-            if (differs(p, opts))
-                again = true;
-            else
-                p->calls[i].off = false;
-        }
-    }
 }
 
 /* ---------------------------------------------------------------- ways to run programs ---- */
@@ -315,18 +190,11 @@ static void check_program(uint64_t seed, const way *w, uint64_t number)
     ts_tally(!what, !!what, 0);
     if (!what)
         return;
-    shrink(&p, opts);
-    what = differs(&p, opts);
-    fprintf(stderr, "%s: program %llu, %lld x %lld%s%s, inputs shared in way %d: %s\n", w->name,
-            (unsigned long long)p.seed, (long long)p.rows, (long long)p.columns,
-            p.gradients ? ", gradients" : "", p.region ? ", autocast" : "", p.shared, what);
+    what = shrink(&p, opts);
+    print_program(w->name, &p, what);
     fprintf(stderr, "  stage %s, %d threads, tiles of %lld elements%s, hash mask %llx\n",
             stages[s.stage], threads[s.threads], (long long)ts_tile_elements,
             s.emits ? ", machine code" : "", (unsigned long long)ts_plan_hash_mask);
-    for (int k = 0; k < p.ncalls; k++)
-        if (!p.calls[k].off)
-            fprintf(stderr, "  call %d: %s a=%u b=%u c=%u x=%g\n", k, kind_names[p.calls[k].kind],
-                    p.calls[k].a, p.calls[k].b, p.calls[k].c, p.calls[k].x);
 }
 
 TS_TEST(drawn_programs_compute_the_bits_of_calls, .loop = TS_COUNTOF(ways), .timeout = 600)

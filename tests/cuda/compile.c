@@ -2,13 +2,9 @@
  * plan, memory returned. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/explains.h"
+#include "tests/cuda/bits.h"
 #include "tests/cuda/cuda.h"
 #include "tests/threads.h"
-
-/** Skips a case that compares bits if groups by rows may be fused: their sums differ in order. */
-#define POINTWISE_GROUPS_ONLY                                               \
-    if (!getenv("TS_COMPILE") || strcmp(getenv("TS_COMPILE"), "fuse") != 0) \
-    TS_SKIP("the case compares bits with eager calls: run it with TS_COMPILE=fuse")
 
 typedef struct layers {
     ts_module *module;
@@ -48,16 +44,19 @@ static ts_status step(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, i
     return TS_OK;
 }
 
-TS_TEST(fifty_compiled_steps_have_the_bits_of_calls, .loop = 8)
+/* The last case is a graph of eager calls. */
+TS_TEST(fifty_compiled_steps_have_the_bits_of_calls, .loop = 9)
 {
     GPU(device);
+    bool graph = _i % 2 || _i == 8, replay = _i >= 4;
     POINTWISE_GROUPS_ONLY;
     TS_SCOPE;
     OK(ts_set_default_device(device));
     layers a = layers_new(), b = layers_new();
     a.region = b.region = _i / 2 % 2 ? TS_BF16 : TS_DTYPE_NONE;
     ts_compiled *c =
-        ts_compile(step, &a, TS_OPTS(ts_compile_opts, .graph = _i % 2, .replay = _i / 4));
+        _i == 8 ? ts_step_graph(step, &a)
+                : ts_compile(step, &a, TS_OPTS(ts_compile_opts, .graph = graph, .replay = replay));
     int64_t used = 0;
     ts_manual_seed(9);
     for (int k = 0; k < 50; k++) {
@@ -81,8 +80,8 @@ TS_TEST(fifty_compiled_steps_have_the_bits_of_calls, .loop = 8)
     }
     ck_assert_int_le(ts_compiled_get_stats(c).compiles, 2);
     ck_assert_int_eq(ts_compiled_get_stats(c).breaks, 0);
-    ck_assert_int_eq(ts_compiled_get_stats(c).skipped, _i / 4 ? 48 : 0);
-    if (_i % 2) { /* as a graph: the first 2 of 50 calls run call by call */
+    ck_assert_int_eq(ts_compiled_get_stats(c).skipped, replay ? 48 : 0);
+    if (graph) { /* as a graph: the first 2 of 50 calls run call by call */
         ck_assert_int_eq(ts_compiled_get_stats(c).captures, 1);
         ck_assert_int_eq(ts_compiled_get_stats(c).replays, 48);
     }
@@ -204,6 +203,63 @@ TS_TEST(calls_that_cannot_be_captured_are_named_and_run)
         ck_assert(all_are(y, 3));
     }
     ck_assert(explains(c, "no graph: masked_scatter, called from"));
+    ts_compiled_free(c);
+}
+
+static ts_status reads(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    double sum;
+    TS_TRY(ts_item(ts_sum(in[0]), &sum));
+    return TS_STATUS_OF(out[0] = ts_mul_scalar(in[0], sum));
+}
+static ts_status selects(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    return TS_STATUS_OF(out[0] = ts_masked_select(in[0], ts_gt_scalar(in[0], ts_scalar_int(0))));
+}
+static ts_status copies(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)n, (void)m;
+    return TS_STATUS_OF(out[0] = ts_add(in[0], ts_to_device(ctx, ts_device_of(in[0]))));
+}
+
+TS_TEST(a_step_graph_names_the_call_that_cannot_be_captured, .loop = 2)
+{
+    static const struct {
+        ts_trace_fn fn;
+        const char *call;
+    } cases[] = {{reads, "item"}, {selects, "masked_select"}};
+    GPU(device);
+    TS_SCOPE;
+    ts_tensor *x = ts_to_device(ts_normal(TS_SIZES(1000), 0, 1, TS_F32), device), *y;
+    ts_compiled *c = ts_step_graph(cases[_i].fn, NULL);
+    ts_status status = TS_OK;
+    for (int k = 0; k < 4 && status == TS_OK; k++)
+        status = ts_compiled_call(c, &x, 1, &y, 1);
+    ck_assert_msg(status == TS_ERR_STATE || status == TS_ERR_UNSUPPORTED, "%d: %s", status,
+                  ts_error_message());
+    ck_assert_msg(strstr(ts_error_message(), cases[_i].call) != NULL, "%s", ts_error_message());
+    ts_error_clear();
+    OK(cases[_i].fn(NULL, &x, 1, &y, 1)); /* the device works on */
+    OK(ts_synchronize(device));
+    ts_compiled_free(c);
+}
+
+/* The copy runs before the graph, which therefore has the numbers that the host has now. */
+TS_TEST(a_step_graph_copies_the_hosts_current_numbers)
+{
+    GPU(device);
+    TS_SCOPE;
+    ts_tensor *line = ts_ones(TS_SIZES(1000), TS_F32), *x = ts_to_device(line, device), *y;
+    ts_compiled *c = ts_step_graph(copies, line);
+    for (int k = 0; k < 8; k++) {
+        TS_SCOPE;
+        OK(ts_fill_(line, k));
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+        ck_assert(all_are(y, (float)k + 1));
+    }
+    ck_assert_int_ge(ts_compiled_get_stats(c).replays, 5);
     ts_compiled_free(c);
 }
 
