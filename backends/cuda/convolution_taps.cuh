@@ -150,8 +150,8 @@ static __global__ void __launch_bounds__(TAPS_BLOCK, 1)
         }
         __syncwarp();
         if (plan.cluster > 1) {
-            cluster_meet();
-            cluster_meet();
+            cluster_sync();
+            cluster_sync();
         }
         return;
     }
@@ -198,7 +198,7 @@ static __global__ void __launch_bounds__(TAPS_BLOCK, 1)
                          base + ((group * TAPS_COLUMNS + n) * 128 + thread) * 16),
                      "f"(sums[n][0]), "f"(sums[n][1]), "f"(sums[n][2]), "f"(sums[n][3])
                      : "memory");
-    cluster_meet();
+    cluster_sync();
     int share = TAPS_SUMS / plan.cluster; /* a multiple of TAPS_AT_ONCE * TAPS_THREADS */
     for (int i = rank * share + (int)threadIdx.x; i < (rank + 1) * share;
          i += TAPS_AT_ONCE * TAPS_THREADS) {
@@ -220,7 +220,7 @@ static __global__ void __launch_bounds__(TAPS_BLOCK, 1)
                 tile.store<T>(c, sum[u], at / 128 / TAPS_COLUMNS, at / 128 % TAPS_COLUMNS, thread);
         }
     }
-    cluster_meet(); /* other blocks have read this block's sums */
+    cluster_sync(); /* other blocks have read this block's sums */
 #endif
 }
 
