@@ -152,7 +152,7 @@ static ts_status check_bounds(const ts_frame *f, const ts_tensor *t, int64_t tok
         if (length < 0 || length > most)
             return ts_fail_arg(f, arg, TS_ERR_VALUE,
                                "expected 0 to %lld tokens a sequence, as argument 'max_seqlens' "
-                               "says, got %lld in number %lld",
+                               "says, got %lld in sequence %lld",
                                (long long)most, (long long)length, (long long)i);
         *longest = ts_max64(*longest, length);
     }

@@ -346,10 +346,10 @@ TS_TEST(errors_of_attention_options_name_the_option)
           "m 0 to the 6 tokens, got 1 to 6");
     WRONG(ATTEND(PACKED(0, 1, 6)),
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'cu_seqlens': expected 0 to 3 tok"
-          "ens a sequence, as argument 'max_seqlens' says, got 5 in number 1");
+          "ens a sequence, as argument 'max_seqlens' says, got 5 in sequence 1");
     WRONG(ATTEND(PACKED(0, 7, 6)),
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'cu_seqlens': expected 0 to 3 tok"
-          "ens a sequence, as argument 'max_seqlens' says, got 7 in number 0");
+          "ens a sequence, as argument 'max_seqlens' says, got 7 in sequence 0");
     ts_tensor *q = ts_ones(TS_SIZES(2, 1, 3, 4), TS_F32);
     ts_attention_opts packed = {.size = sizeof packed, PACKED(0, 3, 6)}, small = {.size = 4};
     WRONG((ts_scaled_dot_product_attention_ex(q, q, q, NULL, &packed)),
