@@ -104,6 +104,8 @@ READS = {
     "ts_backward_ex", "ts_grad_of", "ts_recompute", "ts_recompute_ex", "ts_trace",
     "ts_safetensors_save", "ts_npy_save", "ts_npz_save", "ts_png_save",
 }
+# Operators that write arguments: the running statistics.
+WRITE = {"ts_batch_norm", "ts_batch_norm_relu"}
 CAST = {"uint8_t", "uint32_t", "ts_autocast_state", "const ts_tensor *const *"}
 # "STRUCT FIELD" -> length, for fields that are arrays; most of their numbers are valid.
 ARRAYS = {f"ts_conv_opts {field}": 3
@@ -264,7 +266,8 @@ def is_count(kind, name):
 def reads(header, function):
     """True if a function only reads its tensors."""
     operator = pathlib.Path(header).parent.name == "ops"
-    return function in READS or operator and not function.endswith(("_", "_out"))
+    return function in READS or (operator and function not in WRITE
+                                 and not function.endswith(("_", "_out")))
 
 
 def flags(function):

@@ -443,7 +443,7 @@ TS_TEST(a_gain_below_the_noise_is_no_result)
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
     OK(ts_prof_try(noisy_step, &p, &k, 1,
-                   TS_OPTS(ts_try_opts, .steps = 1, .warmup = 6, .rounds = 3, .out = out)));
+                   TS_OPTS(ts_try_opts, .steps = 1, .warmup = 6, .rounds = 9, .out = out)));
     fclose(out);
     ck_assert_msg(strstr(text, "within noise") != NULL, "%s", text);
     free(text);
