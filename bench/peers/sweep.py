@@ -40,7 +40,10 @@ class Lost(Exception):
 def families():
     """{operator: family}: the section of ops/*.def with the operator's row, or 'view' if the
     operator makes an alias."""
-    text = '\n'.join(path.read_text() for path in sorted((ROOT / 'ops').glob('*.def')))
+    tables = sorted((ROOT / 'ops').glob('*.def'))
+    if not tables:
+        sys.exit(f'compare.py: expected operator tables in {ROOT / "ops"}, got none')
+    text = '\n'.join(path.read_text() for path in tables)
     found, family = {}, None
     for part in re.split(r'(?=^TS_OP\(|^/\* ---- )', text, flags=re.M):
         heading = re.match(r'/\* ---- (\w+) ----', part)
