@@ -56,8 +56,8 @@ test-full: build-for-tests ## run all tests, slow ones too, sanitize, tsan, aarc
 # AddressSanitizer still reports accesses through NULL.
 NO_FALSE_NULL := -fno-sanitize=null
 
-# Places in traces need line numbers alone. Compared with -Og, a sanitizer's code takes half as long again
-# to compile at -O1 and as long to run.
+# Source locations in traces need only line numbers. Compared with -Og, a sanitizer's code takes 1.5
+# times as long to compile at -O1, and as long to run.
 CHECKED := -Doptimization=g -Ddebug=false -Db_ndebug=false -Db_lundef=false -Dbench=false
 
 # In .ci/run, one variant of the CPU kernels, no examples, and no check of most test code.

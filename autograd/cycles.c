@@ -8,7 +8,7 @@
 /** Gradients whose histories the walk visits in addition to the graph of its root. */
 typedef struct roots {
     ts_tensor **grads; /* owned */
-    uint32_t n, room;
+    uint32_t n, capacity;
     const ts_tensor *written; /* replace this tensor; NULL: those that may have a gradient */
     const ts_node *before;    /* the walk does not enter this node */
 } roots;
@@ -40,8 +40,8 @@ ts_tensor *ts_gradient_to_keep(ts_thread *thread, ts_tensor *g, bool history)
     return history ? alias_in_graph(thread, g) : ts_whole_alias(thread, g);
 }
 
-/** A tensor like t without memory, which takes the place of a saved tensor that was written since:
- *  an alias would share t's storage, and writes to t would be refused. */
+/** A tensor like t without memory, which replaces a saved tensor that was written after it was
+ * saved. An alias would share t's storage, so writes to t would be refused. */
 static ts_tensor *without_elements(ts_thread *thread, const ts_tensor *t)
 {
     ts_tensor *empty = ts_tensor_new(thread, (ts_dtype)t->dtype, t->sizes, t->ndim,
@@ -85,7 +85,7 @@ static ts_status replace_saved_tensors(ts_run *walk, ts_node *n, uint32_t number
         ts_tensor *old = NULL;
         ts_status status = TS_OK;
         bool mine = ts_node_lock(n, walk->self);
-        s = n->guests ? NULL : ts_node_saved(n, k); /* guests may be reading */
+        s = n->unlocked_runs ? NULL : ts_node_saved(n, k); /* these runs may be reading */
         if (s)
             status = replace(walk->thread, s, more ? more->written : NULL, &old);
         if (mine)
@@ -115,23 +115,23 @@ void ts_break_write_cycle(ts_tensor *t, const ts_node *before)
 
 void ts_break_cycle(ts_node *history) { walk(ts_thread_self(), history, NULL); }
 
-/** Keeps t's gradient for the walk if it has a history. */
+/** Keeps t's gradient for the walk if the gradient has a history. */
 static ts_status add_root(ts_thread *thread, roots *r, const ts_tensor *t)
 {
     ts_grad_meta *m = t ? __atomic_load_n(&t->grad, __ATOMIC_ACQUIRE) : NULL;
     if (!m || !m->grad || !m->grad->node)
         return TS_OK;
-    if (r->n == r->room) {
-        uint32_t room = r->room ? 2 * r->room : 16;
-        ts_tensor **grads = ts_alloc(thread, room * sizeof *grads);
+    if (r->n == r->capacity) {
+        uint32_t capacity = r->capacity ? 2 * r->capacity : 16;
+        ts_tensor **grads = ts_alloc(thread, capacity * sizeof *grads);
         if (!grads)
             return TS_ERR_MEMORY;
         if (r->n) {
             memcpy(grads, r->grads, r->n * sizeof *grads);
-            ts_free(thread, r->grads, r->room * sizeof *grads);
+            ts_free(thread, r->grads, r->capacity * sizeof *grads);
         }
         r->grads = grads;
-        r->room = room;
+        r->capacity = capacity;
     }
     r->grads[r->n++] = ts_tensor_ref(m->grad);
     return TS_OK;
@@ -160,5 +160,5 @@ void ts_break_cycles(const ts_run *run, ts_node *root)
     walk(run->thread, root, &more);
     for (uint32_t i = 0; i < more.n; i++)
         ts_tensor_unref(more.grads[i]);
-    ts_free(run->thread, more.grads, more.room * sizeof *more.grads);
+    ts_free(run->thread, more.grads, more.capacity * sizeof *more.grads);
 }

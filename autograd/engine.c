@@ -18,7 +18,7 @@
 
 static void table_insert(ts_run *run, uint32_t index)
 {
-    uint32_t mask = 2 * run->room - 1, at = ts_hash_pointer(run->tasks[index].node, mask);
+    uint32_t mask = 2 * run->capacity - 1, at = ts_hash_pointer(run->tasks[index].node, mask);
     while (run->table[at])
         at = (at + 1) & mask;
     run->table[at] = index + 1;
@@ -41,7 +41,7 @@ TS_INLINE void task_end(ts_run *run, ts_task *t)
         ts_free(run->thread, grads, (size_t)n * sizeof *grads);
 }
 
-/** Room for the tasks of a small graph, beside the run on the stack. */
+/** Number of tasks that are stored in the run itself, on the stack. */
 enum { FEW_TASKS = 8 };
 typedef struct few_tasks {
     ts_task tasks[FEW_TASKS];
@@ -54,26 +54,29 @@ TS_INLINE void run_begin(ts_run *run, few_tasks *few)
     run->tasks = few->tasks;
     run->heap = few->heap;
     run->table = few->table;
-    run->room = FEW_TASKS;
+    run->capacity = FEW_TASKS;
 }
 
-static size_t block_bytes(uint32_t room) { return room * (sizeof(ts_task) + 3 * sizeof(uint32_t)); }
+static size_t block_bytes(uint32_t capacity)
+{
+    return capacity * (sizeof(ts_task) + 3 * sizeof(uint32_t));
+}
 
 /** Moves the tables into a block for four times as many tasks. */
 static TS_COLD ts_status run_grow(ts_run *run)
 {
     ts_run more = *run;
-    more.room = 4 * run->room;
-    more.tasks = ts_alloc(run->thread, block_bytes(more.room));
+    more.capacity = 4 * run->capacity;
+    more.tasks = ts_alloc(run->thread, block_bytes(more.capacity));
     if (!more.tasks)
-        return ts_error_memory("the backward's tables", (int64_t)block_bytes(more.room));
-    more.heap = (uint32_t *)(more.tasks + more.room);
-    more.table = more.heap + more.room;
+        return ts_error_memory("the backward's tables", (int64_t)block_bytes(more.capacity));
+    more.heap = (uint32_t *)(more.tasks + more.capacity);
+    more.table = more.heap + more.capacity;
     memcpy(more.tasks, run->tasks, run->ntasks * sizeof *run->tasks);
     memcpy(more.heap, run->heap, run->nheap * sizeof *run->heap);
-    memset(more.table, 0, 2 * more.room * sizeof *more.table);
-    if (run->room > FEW_TASKS)
-        ts_free(run->thread, run->tasks, block_bytes(run->room));
+    memset(more.table, 0, 2 * more.capacity * sizeof *more.table);
+    if (run->capacity > FEW_TASKS)
+        ts_free(run->thread, run->tasks, block_bytes(run->capacity));
     *run = more;
     for (uint32_t i = 0; i < run->ntasks; i++)
         table_insert(run, i);
@@ -138,17 +141,17 @@ static void run_free(ts_run *run)
         ts_pieces_free(run->tasks[index].pieces);
         task_end(run, &run->tasks[index]);
     }
-    if (run->room > FEW_TASKS)
-        ts_free(run->thread, run->tasks, block_bytes(run->room));
+    if (run->capacity > FEW_TASKS)
+        ts_free(run->thread, run->tasks, block_bytes(run->capacity));
 }
 
 ts_task *ts_run_schedule(ts_run *run, ts_node *node)
 {
-    uint32_t mask = 2 * run->room - 1;
+    uint32_t mask = 2 * run->capacity - 1;
     for (uint32_t at = ts_hash_pointer(node, mask); run->table[at]; at = (at + 1) & mask)
         if (run->tasks[run->table[at] - 1].node == node)
             return &run->tasks[run->table[at] - 1];
-    if (run->ntasks == run->room)
+    if (run->ntasks == run->capacity)
         TS_TRY_NULL(run_grow(run));
     uint32_t index = run->ntasks++;
     run->tasks[index] = (ts_task){.node = node};
@@ -158,7 +161,7 @@ ts_task *ts_run_schedule(ts_run *run, ts_node *node)
     return &run->tasks[index];
 }
 
-/** The task of a node with places for gradients; NULL with an error. */
+/** The task of a node, with memory for its results' gradients; NULL with an error. */
 TS_INLINE ts_task *task_for(ts_run *run, ts_node *node)
 {
     ts_task *t = ts_run_schedule(run, node);
@@ -263,7 +266,7 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
 
 /* -------------------------------------------------------------------------------- nodes ---- */
 
-ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_places *at)
+ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_positions *at)
 {
     if (!in->next || in->next->seq < run->floor)
         return TS_OK;
@@ -288,14 +291,14 @@ void ts_user_code_enter(ts_run *run, ts_user_code *in)
     in->outer = run->thread->user_code;
     run->thread->user_code = in;
     claim(run, in->node);
-    in->node->guests++;
+    in->node->unlocked_runs++;
     ts_node_unlock(in->node);
 }
 
 void ts_user_code_leave(ts_user_code *in)
 {
     ts_node_lock(in->node, in->run->self);
-    in->node->guests--;
+    in->node->unlocked_runs--;
     in->run->thread->user_code = in->outer;
 }
 
@@ -313,7 +316,7 @@ TS_INLINE ts_status call_rule(ts_vjp_call *b)
     ts_status status = n->vjp->rule(b);
     if (TS_UNLIKELY(n->segment != NULL))
         ts_collected_done(run, n);
-    if (TS_UNLIKELY(n->guests))
+    if (TS_UNLIKELY(n->unlocked_runs))
         claim(run, n);
     else if (!run->retain || n->freed)
         ts_node_free_saved(n);

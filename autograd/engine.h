@@ -45,7 +45,7 @@ typedef struct ts_run {
     ts_task *tasks;
     uint32_t *heap;               /* indices of waiting tasks, largest seq first; no leaves */
     uint32_t *table;              /* open addressing: node -> task index + 1 */
-    uint32_t ntasks, nheap, room; /* room: size of tasks and heap; table has 2 * room entries */
+    uint32_t ntasks, nheap, capacity; /* of tasks and heap; table has twice as many */
     uint32_t nleaves;             /* the leaves among tasks[0..nleaves) have run */
     uint32_t self;                /* this thread's id for ts_node_lock() */
     bool record, retain, anomaly;
@@ -77,7 +77,7 @@ struct ts_vjp_call {
  * @param end   input of the node that used the result; has the tensor's sizes and result number
  */
 ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts_end *end,
-                        ts_tensor *g, const ts_places *at);
+                        ts_tensor *g, const ts_positions *at);
 /**
  * Finishes the pending parts of node n's results and frees `all`. If n is a view, the parts become
  * parts of the view's argument where possible: no hook, capture or whole gradient needs them in one
@@ -88,7 +88,7 @@ ts_status ts_pieces_end(ts_run *run, const ts_node *n, ts_pieces *all, ts_tensor
 void ts_pieces_free(ts_pieces *all);
 /** Sends a gradient (borrowed) of a part of a node's input to the node that made the input. Does
  *  nothing if the input needs no gradient. */
-ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_places *at);
+ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_positions *at);
 /**
  * Runs the hooks of one kind; GRAD and RETAIN hooks only for `output`.
  * @param edited  `count` gradients that the hooks may replace. For POST hooks they are a rule's
@@ -116,9 +116,9 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
                         ts_capture *captures, int ncaptures);
 
 /**
- * Enter and leave user code in a node's rule. The node is unlocked meanwhile and counts the run as
- * a guest. Other runs may then run the rule, unless this run frees the saved tensors. They are
- * freed after the last guest has left.
+ * Enter and leave user code in a node's rule. The node is unlocked meanwhile and counts the run in
+ * `unlocked_runs`. Other runs may then run the rule, unless this run frees the saved tensors. They
+ * are freed after the last of the counted runs has left its user code.
  */
 TS_COLD void ts_user_code_enter(ts_run *run, ts_user_code *in);
 TS_COLD void ts_user_code_leave(ts_user_code *in);

@@ -27,8 +27,8 @@ static ts_status fail_in(const ts_function_call *call, const char *where, ts_sta
 
 /* --------------------------------------------------------------------------------- node ---- */
 
-/** Makes a node with room for the call and fills its inputs, with edges if it records. NULL with an
- *  error. */
+/** Makes a node with memory for the call and fills its inputs, with edges if the node records. NULL
+ *  with an error. */
 static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inputs, int n, int m,
                          bool records, const void *site)
 {
@@ -378,7 +378,7 @@ ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *
     status = run_forward(ts_function_of(node), inputs, outputs);
     for (int k = 0; k < m && status != TS_OK; k++)
         outputs[k] = NULL;
-    ts_node_unref(node); /* from here on only the results own the node */
+    ts_node_unref(node); /* only the results own the node now */
     return status;
 }
 

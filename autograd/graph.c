@@ -52,7 +52,7 @@ int ts_node_describe(const ts_node *n, char *buffer, size_t size)
     if (!n || n->op == TS_NODE_LEAF) {
         const ts_tensor *t = ts_node_leaf(n);
         if (!t)
-            return snprintf(buffer, size, n ? "leaf (gone)" : "?");
+            return snprintf(buffer, size, n ? "leaf (freed)" : "?");
         return snprintf(buffer, size, "leaf %s", TS_SHAPE_TEXT(t));
     }
     enum { SHOWN = 4 }; /* members of a list that a description shows */

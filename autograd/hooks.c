@@ -7,15 +7,15 @@
 static uint32_t forks; /* number of forks from the first process to this one */
 void ts_hooks_forked(void) { forks++; }
 
-/** Puts a hook behind the others: hooks run in the order of registration. */
+/** Adds a hook at the end of the list: hooks run in the order of registration. */
 static void append(ts_node *node, ts_hook *h)
 {
     bool mine = ts_node_lock(node, ts_node_self(ts_thread_self()));
-    ts_hook **place = &node->hooks;
-    while (*place)
-        place = &(*place)->next;
+    ts_hook **link = &node->hooks;
+    while (*link)
+        link = &(*link)->next;
     /* a release store, because runs test for hooks without the lock */
-    __atomic_store_n(place, h, __ATOMIC_RELEASE);
+    __atomic_store_n(link, h, __ATOMIC_RELEASE);
     if (mine)
         ts_node_unlock(node);
 }
@@ -29,11 +29,11 @@ static bool keeps(const ts_hook *h, const ts_tensor *t)
 static ts_hook *take_out(ts_node *node, const ts_hook *hook, const ts_tensor *t)
 {
     bool mine = ts_node_lock(node, ts_node_self(ts_thread_self()));
-    ts_hook **place = &node->hooks, *h;
-    while ((h = *place) && h != hook && !keeps(h, t))
-        place = &h->next;
+    ts_hook **link = &node->hooks, *h;
+    while ((h = *link) && h != hook && !keeps(h, t))
+        link = &h->next;
     if (h) {
-        __atomic_store_n(place, h->next, __ATOMIC_RELEASE);
+        __atomic_store_n(link, h->next, __ATOMIC_RELEASE);
         h->next = NULL;
     }
     if (mine)

@@ -71,10 +71,10 @@ struct ts_node {
     _Atomic uint32_t owner; /* id + 1 of the thread whose run holds the lock; 0: unlocked */
     bool saves;             /* may hold saved tensors */
     bool guarded;           /* a run must hold the lock to run the rule; set at creation */
-    uint16_t freed : 1;     /* saved tensors are freed, or will be when the last guest leaves */
+    uint16_t freed : 1;     /* saved tensors are freed, or will be when unlocked_runs is 0 */
     uint16_t trail : 1;     /* the block ends with a ts_trail (anomaly mode) */
-    uint16_t guests : 14;   /* runs that are in user code of the node without holding its lock; the
-                               saved tensors must stay */
+    uint16_t unlocked_runs : 14; /* runs that are in user code of the node without holding its lock;
+                                    the saved tensors must stay */
     uint64_t seq;
     const ts_vjp *vjp; /* NULL: no rule; backward through it is an error */
     union {
@@ -89,7 +89,7 @@ struct ts_node {
     ts_hook *hooks;     /* owned */
     ts_value *args;  /* nargs values; that of a tensor argument points to its ts_end in inputs */
     ts_end *inputs;  /* ninputs entries */
-    ts_end *outputs; /* nrets entries, behind the inputs */
+    ts_end *outputs; /* nrets entries, after the inputs */
 };
 
 #define TS_NODE_LEAF 0xffff
@@ -124,8 +124,8 @@ ts_status ts_record(ts_frame *f);
 void ts_node_release_history(ts_tensor *t);
 /** Drops saved tensors; a later unpack is an error. */
 void ts_node_free_saved(ts_node *node);
-/** Saved tensor k of a node that is no leaf, in the order inputs, outputs, tensors of a function;
- *  NULL after the last. */
+/** Saved tensor k of a node that is not a leaf, in the order inputs, outputs, tensors of a
+ *  function; NULL after the last. */
 ts_saved *ts_node_saved(ts_node *node, uint32_t k);
 /** The input for member k of list argument `arg`, or for tensor argument `arg` if k is 0; NULL if
  *  there is none. */
@@ -208,8 +208,8 @@ extern _Atomic bool ts_anomaly_on;
 /** Writes the trail into the end of the node's block. */
 TS_COLD void ts_trail_take(ts_node *node);
 
-/** A node with one reference and room for its arrays and `tail` bytes behind them. The caller sets
- *  needs, scope, vjp, rng and args, and adds the inputs with ts_node_add_input(). NULL with
+/** A node with one reference and memory for its arrays and `tail` bytes after them. The caller
+ *  sets needs, scope, vjp, rng and args, and adds the inputs with ts_node_add_input(). NULL with
  *  TS_ERR_MEMORY. */
 TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, uint32_t ninputs,
                                uint8_t nrets, size_t tail, const void *site)
@@ -231,7 +231,7 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
     n->bytes = bytes;
     atomic_init(&n->owner, 0);
     n->saves = n->guarded = false;
-    n->freed = n->trail = n->guests = 0;
+    n->freed = n->trail = n->unlocked_runs = 0;
     n->seq = thread->seq;
     n->site = site;
     n->leaf = NULL;

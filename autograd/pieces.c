@@ -9,12 +9,12 @@
 /** One gradient (owned) with the positions of its elements in the tensor. */
 typedef struct piece {
     ts_tensor *grad;
-    ts_places at;
+    ts_positions at;
 } piece;
 
 struct ts_pieces {
     ts_pieces *next; /* pieces of another result of the same node */
-    int output, n, room;   /* index of the result; entries and capacity of list */
+    int output, n, capacity; /* index of the result; entries and capacity of list */
     const ts_shape *whole; /* sizes of the tensor; owned by a node of the run's graph */
     int64_t waiting;       /* sum over the pending gradients of numel + 1 */
     piece *list;
@@ -45,15 +45,15 @@ void ts_pieces_free(ts_pieces *p)
     for (ts_pieces *next; p; p = next) {
         next = p->next;
         drop(p, p->n);
-        if (p->room)
-            ts_free(&ts_tls, p->list, (size_t)p->room * sizeof *p->list);
+        if (p->capacity)
+            ts_free(&ts_tls, p->list, (size_t)p->capacity * sizeof *p->list);
         ts_free(&ts_tls, p, sizeof *p);
     }
 }
 
-/* ------------------------------------------------------------------------------ places ---- */
+/* --------------------------------------------------------------------------- positions ---- */
 
-bool ts_places_distinct(const int64_t *sizes, const int64_t *strides, int ndim)
+bool ts_positions_distinct(const int64_t *sizes, const int64_t *strides, int ndim)
 {
     int64_t reach = 0;
     for (unsigned left = (1u << ndim) - 1; left;) {
@@ -84,14 +84,14 @@ static unsigned expanded_dims(const ts_tensor *g, const int64_t *strides, int64_
     return dims;
 }
 
-bool ts_places_distinct_but_expanded(const ts_tensor *g, const int64_t *strides)
+bool ts_positions_distinct_but_expanded(const ts_tensor *g, const int64_t *strides)
 {
     int64_t sizes[TS_MAX_DIMS];
     expanded_dims(g, strides, sizes);
-    return ts_places_distinct(sizes, strides, g->ndim);
+    return ts_positions_distinct(sizes, strides, g->ndim);
 }
 
-ts_tensor *ts_places_sum_expanded(ts_tensor *g, const int64_t *strides)
+ts_tensor *ts_positions_sum_expanded(ts_tensor *g, const int64_t *strides)
 {
     int64_t sizes[TS_MAX_DIMS], dims[TS_MAX_DIMS];
     int n = 0;
@@ -104,7 +104,7 @@ ts_tensor *ts_places_sum_expanded(ts_tensor *g, const int64_t *strides)
  * Computes the positions of the elements of a view's result `output` in the view's argument, by
  * calling the view's shape rule on a row-major tensor header without data.
  */
-static ts_status places_of(ts_thread *thread, const ts_node *view, int output, ts_places *at)
+static ts_status positions_of(ts_thread *thread, const ts_node *view, int output, ts_positions *at)
 {
     const ts_shape *s = &view->inputs[0].shape;
     ts_storage storage = {.refs = 1, .data = &storage, .bytes = shape_numel(s)};
@@ -134,9 +134,10 @@ static ts_status places_of(ts_thread *thread, const ts_node *view, int output, t
  * @param s     sizes of the view's result
  * @param view  positions of the result's elements in the argument
  */
-static bool move_places(const ts_shape *s, const ts_places *view, const ts_tensor *g, ts_places *at)
+static bool move_positions(const ts_shape *s, const ts_positions *view, const ts_tensor *g,
+                           ts_positions *at)
 {
-    ts_places to = {.offset = view->offset};
+    ts_positions to = {.offset = view->offset};
     int64_t row[TS_MAX_DIMS];
     ts_strides_fill(s->sizes, s->ndim, row);
     if (!g->numel || (!view->offset && memcmp(row, view->strides, s->ndim * sizeof *row) == 0))
@@ -196,7 +197,7 @@ typedef struct parts {
     size_t bytes;
     ts_shape whole;
     struct {
-        ts_places at;
+        ts_positions at;
         int64_t sizes[TS_MAX_DIMS];
         int ndim;
     } of[];
@@ -211,7 +212,7 @@ static ts_status sum_forward(ts_function_call *call, void *ctx, ts_tensor *const
     ts_tensor *sum = ts_rule_zeros((ts_meta){s->sizes, 0, {s->kind}});
     TS_TRY(sum);
     for (int k = 0; k < n; k++) {
-        const ts_places *at = &p->of[k].at;
+        const ts_positions *at = &p->of[k].at;
         ts_tensor *part = ts_as_strided(sum, in[k]->sizes, at->strides, in[k]->ndim, at->offset);
         TS_TRY(n > 1 ? ts_add_(part, in[k]) : ts_copy_(part, in[k]));
         ts_drop(part);
@@ -227,9 +228,9 @@ static ts_status sum_backward(ts_function_call *call, void *ctx, ts_tensor *cons
     const parts *p = ctx;
     ts_tensor *g = ts_contiguous(grads[0]);
     TS_TRY(g);
-    int64_t first = ts_tensor_place(g) / (int64_t)ts_dtype_sizes[g->dtype];
+    int64_t first = ts_tensor_byte_offset(g) / (int64_t)ts_dtype_sizes[g->dtype];
     for (int k = 0; k < n; k++) {
-        const ts_places *at = &p->of[k].at;
+        const ts_positions *at = &p->of[k].at;
         if (ts_function_needs(call, k))
             TS_TRY(out[k] = ts_as_strided(g, p->of[k].sizes, at->strides, p->of[k].ndim,
                                           first + at->offset));
@@ -245,7 +246,8 @@ static void parts_free(void *ctx)
     ts_free(&ts_tls, p, p->bytes);
 }
 
-/** Adds the gradients at their places to a tensor of zeros. A recorded run gets one node for it. */
+/** Adds the gradients at their positions to a tensor of zeros. A recorded run gets one node for
+ * this sum. */
 static ts_tensor *sum_of(const ts_shape *whole, const piece *pieces, int n)
 {
     static const ts_function sum_parts = {.size = sizeof sum_parts,
@@ -310,21 +312,21 @@ static ts_status write_out(ts_run *run, ts_pieces *p, ts_tensor **slot)
 
 static ts_status grow(ts_thread *thread, ts_pieces *p)
 {
-    int room = p->room ? 2 * p->room : 4;
-    piece *more = ts_alloc(thread, (size_t)room * sizeof *more);
+    int capacity = p->capacity ? 2 * p->capacity : 4;
+    piece *more = ts_alloc(thread, (size_t)capacity * sizeof *more);
     if (!more)
-        return ts_error_memory("the gradients of parts", (int64_t)room * (int64_t)sizeof *more);
-    if (p->room) {
+        return ts_error_memory("the gradients of parts", (int64_t)capacity * (int64_t)sizeof *more);
+    if (p->capacity) {
         memcpy(more, p->list, (size_t)p->n * sizeof *more);
-        ts_free(thread, p->list, (size_t)p->room * sizeof *more);
+        ts_free(thread, p->list, (size_t)p->capacity * sizeof *more);
     }
     p->list = more;
-    p->room = room;
+    p->capacity = capacity;
     return TS_OK;
 }
 
 ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts_end *end,
-                        ts_tensor *g, const ts_places *at)
+                        ts_tensor *g, const ts_positions *at)
 {
     ts_pieces *p = *all;
     while (p && p->output != end->shape.output)
@@ -336,7 +338,7 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
         *p = (ts_pieces){.next = *all, .output = end->shape.output, .whole = &end->shape};
         *all = p;
     }
-    if (p->n == p->room)
+    if (p->n == p->capacity)
         TS_TRY(grow(run->thread, p));
     p->list[p->n++] = (piece){ts_tensor_ref(g), *at};
     p->waiting += g->numel + 1;
@@ -344,8 +346,8 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
     return p->waiting > 2 * shape_numel(p->whole) + 64 ? write_out(run, p, slot) : TS_OK;
 }
 
-/** True if gradients of a view's results may become places in its argument: no hook, no retained
- *  gradient and no caller reads them. */
+/** True if gradients of a view's results may become gradients of parts of the view's argument: no
+ * hook, no retained gradient and no caller reads them. */
 static bool passes_parts(const ts_run *run, const ts_node *n)
 {
     bool view = n->op < TS_NODE_FUNCTION && n->vjp && n->vjp->view && !n->guarded &&
@@ -361,18 +363,18 @@ static ts_status send_to_view_base(ts_run *run, const ts_node *n, ts_pieces *p)
 {
     TS_SCOPE;
     const ts_end *in = n->inputs;
-    ts_places view;
-    TS_TRY(places_of(run->thread, n, p->output, &view));
+    ts_positions view;
+    TS_TRY(positions_of(run->thread, n, p->output, &view));
     int sent = 0;
     ts_status status = TS_OK;
     for (; sent < p->n; sent++) {
         ts_tensor *g = p->list[sent].grad;
-        ts_places at = p->list[sent].at;
-        if (!move_places(p->whole, &view, g, &at))
+        ts_positions at = p->list[sent].at;
+        if (!move_positions(p->whole, &view, g, &at))
             break;
-        if (!ts_places_distinct_but_expanded(g, at.strides))
+        if (!ts_positions_distinct_but_expanded(g, at.strides))
             break;
-        g = ts_places_sum_expanded(g, at.strides);
+        g = ts_positions_sum_expanded(g, at.strides);
         status = g ? ts_run_send_part(run, in, g, &at) : ts_error_code();
         if (status != TS_OK)
             break;
@@ -397,7 +399,7 @@ ts_status ts_pieces_end(ts_run *run, const ts_node *n, ts_pieces *all, ts_tensor
 
 /* --------------------------------------------------------------------------- for rules ---- */
 
-ts_tensor *ts_rule_spread(ts_tensor *g, const ts_places *at, int64_t n)
+ts_tensor *ts_rule_spread(ts_tensor *g, const ts_positions *at, int64_t n)
 {
     if (!g)
         return NULL;
@@ -407,11 +409,11 @@ ts_tensor *ts_rule_spread(ts_tensor *g, const ts_places *at, int64_t n)
     return sum_of(&line, &(piece){g, *at}, 1);
 }
 
-ts_status ts_rule_give_places(ts_vjp_call *b, ts_tensor *g, const ts_places *at)
+ts_status ts_rule_give_positions(ts_vjp_call *b, ts_tensor *g, const ts_positions *at)
 {
     ts_run *run = b->run;
     const ts_end *in = b->node->inputs;
-    static const ts_places nowhere;
+    static const ts_positions nowhere;
     TS_TRY(g);
     at = g->numel ? at : &nowhere;
     if (run->anomaly)
@@ -425,7 +427,7 @@ ts_status ts_rule_give_places(ts_vjp_call *b, ts_tensor *g, const ts_places *at)
 
 ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *g)
 {
-    ts_places at;
-    TS_TRY(places_of(b->run->thread, b->node, output, &at));
-    return ts_rule_give_places(b, g, &at);
+    ts_positions at;
+    TS_TRY(positions_of(b->run->thread, b->node, output, &at));
+    return ts_rule_give_positions(b, g, &at);
 }

@@ -5,7 +5,7 @@
 
 /** Gives argument 0 its gradient by max_pool_backward over n spatial dims. window: arguments 1 to 4
  * are kernel, stride, padding and dilation; false for adaptive pools, which have none. */
-static ts_status to_places(ts_vjp_call *b, int n, bool window)
+static ts_status to_indices(ts_vjp_call *b, int n, bool window)
 {
     ts_meta m = ts_rule_arg_meta(b, 0);
     ts_value none = {.tag = TS_TAG_INTS};
@@ -22,13 +22,13 @@ static ts_status to_places(ts_vjp_call *b, int n, bool window)
 
 static ts_status max_pool(ts_vjp_call *b)
 {
-    return to_places(b, (int)ts_rule_arg(b, 1)->count, true);
+    return to_indices(b, (int)ts_rule_arg(b, 1)->count, true);
 }
 const ts_vjp ts_vjp_max_pool = {.rule = max_pool, .always = READS_RET(1)};
 
 static ts_status adaptive_max_pool(ts_vjp_call *b)
 {
-    return to_places(b, (int)ts_rule_arg(b, 1)->count, false);
+    return to_indices(b, (int)ts_rule_arg(b, 1)->count, false);
 }
 const ts_vjp ts_vjp_adaptive_max_pool = {.rule = adaptive_max_pool, .always = READS_RET(1)};
 

@@ -239,7 +239,7 @@ static ts_status hold_aliases(ts_segment *s)
     return TS_OK;
 }
 
-/** The first run; the segment owns ctx from here on. */
+/** The first run; the segment owns ctx afterwards. */
 static ts_status forward(part *p, void (*release)(void *))
 {
     ts_segment *s = segment_new(p, release);
@@ -415,18 +415,18 @@ static void collected_end(ts_collected **c)
 
 static ts_collected **find(ts_run *run, const ts_segment *s)
 {
-    ts_collected **place = &run->collected;
-    while (*place && (*place)->segment != s)
-        place = &(*place)->next;
-    return place;
+    ts_collected **link = &run->collected;
+    while (*link && (*link)->segment != s)
+        link = &(*link)->next;
+    return link;
 }
 
 /** Frees the tensors of the segment after its last reader. */
 static void reader_done(ts_run *run, const ts_segment *s)
 {
-    ts_collected **place = find(run, s), *c = *place;
+    ts_collected **link = find(run, s), *c = *link;
     if (c && --c->left == 0) {
-        *place = c->next;
+        *link = c->next;
         collected_free(c);
     }
 }

@@ -427,6 +427,6 @@ ts_status ts_record(ts_frame *f)
     n->scope = (uint16_t)ts_timer_scope(f->thread, n->seq);
     if (status == TS_OK)
         status = TS_UNLIKELY(f->given) ? run_in_place(n, f, reads) : run_recorded(n, f, reads);
-    ts_node_unref_new(n); /* from here on only results hold it */
+    ts_node_unref_new(n); /* only results hold it now */
     return status;
 }

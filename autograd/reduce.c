@@ -100,7 +100,7 @@ static ts_tensor *gradient_of_norm(ts_vjp_call *b, ts_tensor *g, double p)
 }
 RULE(norm, READS_X | READS_Y, gradient_of_norm(b, g, NUM(3)))
 
-/** For each element of the last dim, the product of the elements before it (behind: after it), in
+/** For each element of the last dim, the product of the elements before it (`behind`: after it), in
  *  log2(n) steps. */
 static ts_tensor *running_product(ts_tensor *x, bool behind)
 {

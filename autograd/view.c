@@ -21,14 +21,14 @@ VIEW_RULE(permute, permute_back(g, ts_rule_arg(b, 1)))
 /* ------------------------------------------------------------------------- any strides ---- */
 
 /** Positions of a tensor's elements in its storage; strides and offset in elements. */
-typedef struct place {
+typedef struct layout {
     int64_t strides[TS_MAX_DIMS], offset;
     const int64_t *sizes;
     int ndim;
-} place;
+} layout;
 
 /** Widens the range of positions from *low to *end - 1 by those of the elements. */
-static void enclose(const place *p, int64_t *low, int64_t *end)
+static void enclose(const layout *p, int64_t *low, int64_t *end)
 {
     int64_t last = p->offset;
     for (int d = 0; d < p->ndim; d++) {
@@ -41,7 +41,7 @@ static void enclose(const place *p, int64_t *low, int64_t *end)
 }
 
 /** The positions of all elements in row-major order, as an i64 tensor of sizes (numel). */
-static ts_tensor *place_index(const place *p, ts_device device)
+static ts_tensor *layout_indices(const layout *p, ts_device device)
 {
     ts_meta one = ts_meta_of(NULL, TS_I64, device, 0, 1);
     ts_tensor *index = ts_rule_full(one, ts_value_int(p->offset));
@@ -54,9 +54,9 @@ static ts_tensor *place_index(const place *p, ts_device device)
 
 /** A tensor of n zeros with the elements of src added at their positions, of which some may be
  *  equal, with the dtype and device of `like`. */
-static ts_tensor *add_at(const place *p, ts_tensor *src, int64_t n, ts_meta like)
+static ts_tensor *add_at(const layout *p, ts_tensor *src, int64_t n, ts_meta like)
 {
-    ts_tensor *index = place_index(p, like.device);
+    ts_tensor *index = layout_indices(p, like.device);
     like.sizes = &n;
     like.ndim = 1;
     return ts_index_add_(ts_rule_zeros(like), 0, index, ts_reshape(src, (int64_t[]){-1}, 1));
@@ -73,16 +73,16 @@ static ts_status as_strided(ts_vjp_call *b)
 {
     ts_meta m = ts_rule_arg_meta(b, 0);
     const ts_value *strides = ts_rule_arg(b, 2);
-    place of = {.sizes = m.sizes, .ndim = m.ndim};
-    ts_places part = {.offset = INT(3)};
+    layout of = {.sizes = m.sizes, .ndim = m.ndim};
+    ts_positions part = {.offset = INT(3)};
     TS_TRY(ts_rule_saved_layout(b, 0, of.strides, &of.offset));
     for (uint32_t d = 0; d < strides->count; d++)
         part.strides[d] = strides->ints[d];
-    ts_tensor *g = ts_places_sum_expanded(GRAD(0), part.strides);
+    ts_tensor *g = ts_positions_sum_expanded(GRAD(0), part.strides);
     TS_TRY(g);
-    place to = {.offset = part.offset, .sizes = g->sizes, .ndim = g->ndim};
+    layout to = {.offset = part.offset, .sizes = g->sizes, .ndim = g->ndim};
     memcpy(to.strides, part.strides, sizeof to.strides);
-    bool apart = ts_places_distinct(g->sizes, to.strides, g->ndim);
+    bool apart = ts_positions_distinct(g->sizes, to.strides, g->ndim);
     int64_t low = INT64_MAX, end = 0;
     enclose(&of, &low, &end);
     int64_t argument = end;
@@ -90,14 +90,14 @@ static ts_status as_strided(ts_vjp_call *b)
     if (apart && ts_strides_contiguous(m.sizes, of.strides, m.ndim) && low == of.offset &&
         end == argument) {
         part.offset -= of.offset;
-        return ts_rule_give_places(b, g, &part);
+        return ts_rule_give_positions(b, g, &part);
     }
     if (low >= end)
         return ts_rule_give(b, 0, ts_rule_zeros(m)); /* neither has elements */
     of.offset = m.numel ? of.offset - low : 0;
     part.offset = to.offset = g->numel ? to.offset - low : 0;
     ts_tensor *sum = apart ? ts_rule_spread(g, &part, end - low) : add_at(&to, g, end - low, m);
-    if (!ts_places_distinct(m.sizes, of.strides, m.ndim)) {
+    if (!ts_positions_distinct(m.sizes, of.strides, m.ndim)) {
         ts_tensor *count = add_at(&of, ts_rule_full(m, ts_value_int(1)), end - low, m);
         sum = ts_div(sum, ts_clamp_min(count, 1));
     }

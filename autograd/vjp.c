@@ -109,7 +109,7 @@ ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t 
                           "the rule asks for the layout of argument %d, which it does not save", i);
     for (int d = 0; d < t->ndim; d++)
         strides[d] = t->strides[d];
-    *offset = ts_tensor_place(t) / (int64_t)ts_dtype_sizes[t->dtype];
+    *offset = ts_tensor_byte_offset(t) / (int64_t)ts_dtype_sizes[t->dtype];
     return TS_OK;
 }
 

@@ -16,22 +16,23 @@ struct ts_vjp {
 };
 
 /** Positions of a part's elements in a row-major tensor, in elements. */
-typedef struct ts_places {
+typedef struct ts_positions {
     int64_t offset, strides[TS_MAX_DIMS]; /* >= 0; the stride of a dim of size 1 is unused */
-} ts_places;
+} ts_positions;
 /** True if the strides prove that no two elements share a position. A false result proves
  *  nothing. */
-bool ts_places_distinct(const int64_t *sizes, const int64_t *strides, int ndim);
-/** ts_places_distinct() for the sizes of g, without the expanded dims: those whose stride is 0. */
-bool ts_places_distinct_but_expanded(const ts_tensor *g, const int64_t *strides);
+bool ts_positions_distinct(const int64_t *sizes, const int64_t *strides, int ndim);
+/** ts_positions_distinct() for the sizes of g, without the expanded dims: those whose stride is 0.
+ */
+bool ts_positions_distinct_but_expanded(const ts_tensor *g, const int64_t *strides);
 /** g summed over its expanded dims (stride 0, more than one element), which become dims of size 1;
  *  g itself if there are none. NULL with an error. */
-ts_tensor *ts_places_sum_expanded(ts_tensor *g, const int64_t *strides);
+ts_tensor *ts_positions_sum_expanded(ts_tensor *g, const int64_t *strides);
 
 /** Writes the strides of saved tensor argument i and its offset in the storage, in elements. A
- *  write to the argument since the forward call is no error. If the argument must be recomputed,
- *  the errors are those of ts_rule_saved_arg(). TS_ERR_INTERNAL if the rule does not save the
- *  argument. */
+ *  write to the argument since the forward call is not an error. If the argument must be
+ *  recomputed, the errors are those of ts_rule_saved_arg(). TS_ERR_INTERNAL if the rule does not
+ *  save the argument. */
 ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset);
 /** Sizes, dtype and device of tensor argument i, or of member k of list argument i. The tensor need
  *  not be saved. If there is none, the dtype is TS_DTYPE_NONE. */
@@ -44,10 +45,10 @@ ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
  * once per part.
  */
 ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *grad);
-ts_status ts_rule_give_places(ts_vjp_call *b, ts_tensor *grad, const ts_places *at);
+ts_status ts_rule_give_positions(ts_vjp_call *b, ts_tensor *grad, const ts_positions *at);
 /** Scatters grad: a new tensor of n elements with grad at a set of distinct positions and 0
  *  elsewhere; NULL with an error. NULL-safe. */
-ts_tensor *ts_rule_spread(ts_tensor *grad, const ts_places *at, int64_t n);
+ts_tensor *ts_rule_spread(ts_tensor *grad, const ts_positions *at, int64_t n);
 /** Argument i of a pointwise call, cast to the dtype of result 0, in which the kernel computed. A
  * plain number becomes a 0-dim tensor. NULL with an error. */
 ts_tensor *ts_rule_operand(ts_vjp_call *b, int i);

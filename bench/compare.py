@@ -60,7 +60,7 @@ def time_python(function, turns):
 def place(torch, library, threads, realtime):
     """
     Starts the thread pools of both sides and pins each thread to a processor. Otherwise a woken
-    worker may be queued behind its caller while another process uses the second processor, so the
+    worker may be queued after its caller while another process uses the second processor, so the
     case runs on one thread. libgomp's threads spin, so this would affect them less."""
     processors = sorted(PROCESSORS)
     os.sched_setaffinity(0, PROCESSORS)  # a pool spins or sleeps depending on its affinity

@@ -23,7 +23,7 @@ typedef struct compare_gpt compare_gpt;
 TS_API compare_gpt *compare_gpt_new(const int64_t *dims, double dropout,
                                     const float *const *values, const int64_t *tokens,
                                     const int64_t *targets);
-/** Compiles the step: from now on, steps are calls of a compiled function with these options of
+/** Compiles the step: later steps are calls of a compiled function with these options of
  *  ts_compile_opts. Call it at most once. */
 TS_API int compare_gpt_compile(compare_gpt *g, bool graph, bool replay, int64_t recompute);
 TS_API void compare_gpt_free(compare_gpt *g);

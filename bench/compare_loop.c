@@ -71,7 +71,7 @@ double compare_run(const compare_call *calls, int ncalls, int turns, int hold)
     return mean_ns(&begin, turns);
 }
 
-/** Makes the call's results, which the scope owns; results that are no tensors become TS_NONE. */
+/** Makes the call's results, which the scope owns; results that are not tensors become TS_NONE. */
 static ts_status make_results(const compare_call *c, ts_tensor **made)
 {
     ts_value rets[TS_MAX_RETS] = {{0}};

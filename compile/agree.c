@@ -20,7 +20,7 @@ static bool numbers_agree(const ts_exec *e, const ts_repeat *a, const ts_repeat 
         ts_number_kind kind = y->kind;
         if (x->kind != y->kind || (kind != TS_NUMBER_FIXED && kind != TS_NUMBER_SEED &&
                                    x->distance != y->distance)) {
-            what = "comes from another place in each call";
+            what = "has another source in each call";
         } else if (kind == TS_NUMBER_FIXED && before[i] != now[i]) {
             double was, is;
             memcpy(&was, &before[i], sizeof was);
@@ -103,9 +103,9 @@ static bool name_input(const ts_input_guard *g, const ts_tensor *t, uint32_t i, 
             return true;
         }
     }
-    if (l->place != ts_tensor_place(t)) {
+    if (l->offset != ts_tensor_byte_offset(t)) {
         snprintf(text, size, "input %u began at byte %lld of its memory, now at %lld", i,
-                 (long long)l->place, (long long)ts_tensor_place(t));
+                 (long long)l->offset, (long long)ts_tensor_byte_offset(t));
         return true;
     }
     bool required = g->keys & TS_KEYSET(TS_KEY_AUTOGRAD);
@@ -236,7 +236,7 @@ bool ts_replay_agrees(const ts_exec *e, const ts_repeat *a, ts_repeat *b, bool *
         what = "inputs have other layouts, dtypes, devices or requires_grad";
     else if (a->holders.count != b->holders.count || a->leaves.count != b->leaves.count ||
              !leaves_agree(a, b))
-        what = "gradients were there before one call and not before another";
+        what = "gradients existed before one call and not before another";
     else if (a->outputs.count != b->outputs.count || !outputs_agree(a, b))
         what = "outputs have other layouts or are other tensors";
     else if (a->drawn != b->drawn)

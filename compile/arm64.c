@@ -145,7 +145,7 @@ static void shift(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node 
                2 * bits - n->form);
 }
 
-/** Instructions of the operations from TS_DO_ADD on; 0: several instructions, or none. */
+/** Instructions of the operations starting at TS_DO_ADD; 0: several instructions, or none. */
 static const uint32_t table[] = {
     [TS_DO_ADD] = 0x4e20d400, [TS_DO_SUB] = 0x4ea0d400, [TS_DO_MUL] = 0x6e20dc00,
     [TS_DO_DIV] = 0x6e20fc00, [TS_DO_SQRT] = 0x6ea1f800, [TS_DO_AND] = AND,

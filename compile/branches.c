@@ -65,15 +65,15 @@ static void note_use(ordering *o, user *u, uint32_t step, bool writes)
 }
 
 /** Makes the current step wait for all uses of the arena's bytes that become storage i. */
-static void wait_for_place(const ordering *o, uint32_t i)
+static void wait_for_memory(const ordering *o, uint32_t i)
 {
-    const int64_t *places = o->k->places.data;
-    int64_t begin = places[i], end = begin + o->e->storages[i].bytes;
+    const int64_t *offsets = o->k->offsets.data;
+    int64_t begin = offsets[i], end = begin + o->e->storages[i].bytes;
     if (begin < 0)
         return;
     for (uint32_t j = 0; j < o->e->nstorages; j++)
-        if (j != i && places[j] >= 0 && places[j] < end &&
-            places[j] + o->e->storages[j].bytes > begin)
+        if (j != i && offsets[j] >= 0 && offsets[j] < end &&
+            offsets[j] + o->e->storages[j].bytes > begin)
             wait_for_uses(o, &o->users[j], true);
 }
 
@@ -87,7 +87,7 @@ static void find_waits(ordering *o, uint32_t s)
         user *u = &o->users[x.storage];
         wait_for_uses(o, u, x.writes);
         if (!u->writer && !u->readers)
-            wait_for_place(o, x.storage);
+            wait_for_memory(o, x.storage);
     }
     user *scratch = &o->users[o->e->nstorages + s % o->k->lanes];
     if (p->scratch) {

@@ -196,7 +196,7 @@ static ts_status allocate_results(const ts_run *r)
 }
 
 /** Captures a whole plan. On failure the plan is marked REFUSED, or SEEN if values need other
- *  places, and false returned. */
+ * offsets, and false is returned. */
 static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
 {
     uint32_t step = 0;
@@ -208,9 +208,9 @@ static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
     ts_status status = capture_steps(r, k, true, &step);
     if (status == TS_OK && !store_state(k, r, l))
         status = ts_error_memory("a graph", 0);
-    if (status != TS_OK && !ts_captured_has_places(k, r->exec)) {
+    if (status != TS_OK && !ts_captured_has_offsets(k, r->exec)) {
         ts_captured_release(k);
-        atomic_store(&k->stage, SEEN); /* the next run measures and places again */
+        atomic_store(&k->stage, SEEN); /* the next run measures and assigns offsets again */
         return false;
     }
     if (status != TS_OK) {
@@ -265,7 +265,7 @@ static bool take_arena(ts_run *r, ts_captured *k)
     if (bytes && !k->arena && !(k->arena = ts_device_allocate(k->device, bytes, "a graph")))
         return false;
     r->arena = k->arena;
-    r->places = k->places.data;
+    r->offsets = k->offsets.data;
     return true;
 }
 
@@ -403,7 +403,7 @@ static ts_status measure(ts_run *r, ts_captured *k, const ts_lazy *l)
     k->scratch = ts_max64(workspace.most, 1); /* a workspace of 0 bytes means measuring */
     if (workspace.live && keeps != UINT32_MAX)
         ts_captured_refuse_step(k, r, l, keeps, OUTLIVES);
-    else if (status == TS_OK && ts_captured_place(k, r->exec))
+    else if (status == TS_OK && ts_captured_assign_offsets(k, r->exec))
         atomic_store(&k->stage, READY);
     return status;
 }
@@ -457,7 +457,7 @@ void ts_captured_free(ts_captured *k)
     ts_captured_release(k);
     ts_array_free(&k->parts, sizeof(part));
     ts_array_free(&k->touches, sizeof(touch));
-    ts_array_free(&k->places, sizeof(uint64_t));
+    ts_array_free(&k->offsets, sizeof(uint64_t));
     ts_array_free(&k->numbers, sizeof(uint64_t));
     ts_array_free(&k->sites, sizeof(uint64_t));
     ts_array_free(&k->addresses, sizeof(uint64_t));

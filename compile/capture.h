@@ -52,7 +52,7 @@ typedef struct ts_captured {
     bool deterministic;       /* deterministic mode when the plan was captured */
     char why[256];            /* reason of REFUSED */
     ts_array parts, touches;
-    ts_array places;          /* int64_t per storage: offset in the arena; -1: not in the arena */
+    ts_array offsets;         /* int64_t per storage: offset in the arena; -1: not in the arena */
     ts_array numbers, sites;  /* as captured: the numbers; the call site of each node */
     ts_array addresses, tables; /* as captured: address of each storage; op table of each node */
     int64_t profiled;         /* ts_graph_period() in which rows and works are valid; 0: never */
@@ -72,14 +72,14 @@ bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l);
 /** Assigns arena offsets to the storages on the graph's device that are neither outside nor held,
  *  except those inside a group that has a kernel. The plan must have run, because a group gets its
  *  kernel in a run. False if out of memory. */
-bool ts_captured_place(ts_captured *k, const ts_exec *e);
+bool ts_captured_assign_offsets(ts_captured *k, const ts_exec *e);
 /** Adds to *pairs (ts_part_pair) which steps of the graph must run after which others. The steps
  *  must have been captured. False if there is no memory, or too many
  *  steps; *pairs is then incomplete. */
 bool ts_captured_order(const ts_captured *k, const ts_exec *e, ts_array *pairs);
-/** False if a group was refused after ts_captured_place(), so that values inside it need memory,
- *  but have no place. */
-bool ts_captured_has_places(const ts_captured *k, const ts_exec *e);
+/** False if a group was refused after ts_captured_assign_offsets(), so that values inside it need
+ * memory, but have no offset. */
+bool ts_captured_has_offsets(const ts_captured *k, const ts_exec *e);
 /** Sets *part to the profile's row of a step and the step's work (FLOPs, bytes). Only while a
  *  profile records. Error: TS_ERR_MEMORY. */
 ts_status ts_group_profile(const ts_run *r, const ts_step *s, ts_graph_part *part);

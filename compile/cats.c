@@ -4,9 +4,9 @@
  * of their common projection.
  *
  * The values of a part get the storage of the cat's result, with the strides and offset of their
- * place in it. A cat is dropped if each part is a whole storage that one call writes and only the
- * cat reads, and that call runs on a device (not the CPU), writes results with any strides, and
- * joins no group.
+ * position in that result. A cat is dropped if each part is a whole storage that one call writes
+ * and only the cat reads, and that call runs on a device (not the CPU), writes results with any
+ * strides, and joins no group.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
@@ -21,8 +21,8 @@ typedef struct usage {
     uint32_t writer; /* the last call that writes it */
 } usage;
 
-/** The place of a part in the cat's result: of each `all` elements, the part has `own` elements
- *  from `start` on. */
+/** The position of a part in the cat's result: of each `all` elements, the part has `own` elements
+ *  starting at `start`. */
 typedef struct block {
     int64_t own, all, start;
 } block;
@@ -46,7 +46,7 @@ static bool is_whole(const maker *m, const ts_graph_value *v)
 
 /** True if value v of a part can have strides in the cat's result. With `move`, sets its strides
  *  and offset. */
-static bool place(const maker *m, ts_graph_value *v, const block *b, bool move)
+static bool lay_out(const maker *m, ts_graph_value *v, const block *b, bool move)
 {
     int64_t *sizes = ts_graph_ints_at(m->graph, v->ints), *strides = sizes + v->ndim, inside = 0;
     int64_t item = ts_dtype_sizes[v->dtype], offset = v->offset / item;
@@ -103,7 +103,7 @@ static bool take_part(const maker *m, const usage *uses, const ts_graph_value *w
         return false;
     const ts_graph_node *writer = ts_graph_node_at(g, u->writer);
     if (!(made = result_on(m, writer, from)) || made->dtype != part->dtype ||
-        !place(m, made, b, false) || !writes_strides(m, writer, whole->device))
+        !lay_out(m, made, b, false) || !writes_strides(m, writer, whole->device))
         return false;
     if (!move)
         return true;
@@ -111,7 +111,7 @@ static bool take_part(const maker *m, const usage *uses, const ts_graph_value *w
     for (uint32_t next = of[from].newest, before; next; next = before) {
         ts_graph_value *v = (ts_graph_value *)g->values.data + (next - 1);
         before = v->before;
-        place(m, v, b, true);
+        lay_out(m, v, b, true);
         v->storage = whole->storage;
         v->before = of[whole->storage].newest;
         of[whole->storage].newest = next;

@@ -32,9 +32,9 @@ static void end(decoded *d)
     ts_graph_free(d->graph);
 }
 
-/* ---------------------------------------------------------------------------- places ---- */
+/* ------------------------------------------------------------------------- locations ---- */
 
-enum { PLACE = 120 };
+enum { LOCATION_BYTES = 120 };
 
 /** Writes "argument 'other' of call 3 (mul)"; member: index in a list argument, or -1. */
 static const char *name_argument(char *text, const ts_graph *g, uint32_t call, int arg, int member)
@@ -43,7 +43,7 @@ static const char *name_argument(char *text, const ts_graph *g, uint32_t call, i
     char at[24] = "";
     if (member >= 0)
         snprintf(at, sizeof at, "member %d of ", member);
-    snprintf(text, PLACE, "%sargument '%s' of call %u (%s)", at,
+    snprintf(text, LOCATION_BYTES, "%sargument '%s' of call %u (%s)", at,
              ts_ops[n->op].schema.args[arg].name, call, ts_graph_node_name(g, n));
     return text;
 }
@@ -54,7 +54,7 @@ static const char *name_result(char *text, const ts_graph *g, uint32_t call, int
     char at[24] = "the result";
     if (n->nrets > 1)
         snprintf(at, sizeof at, "result %d", result);
-    snprintf(text, PLACE, "%s of call %u (%s)", at, call, ts_graph_node_name(g, n));
+    snprintf(text, LOCATION_BYTES, "%s of call %u (%s)", at, call, ts_graph_node_name(g, n));
     return text;
 }
 
@@ -63,7 +63,7 @@ static uint32_t storage_of(const ts_graph *g, ts_id id)
     return ts_graph_value_at(g, id)->storage;
 }
 
-/** Names the first place of a recording that uses a storage. */
+/** Names the first location of a recording that uses a storage. */
 static const char *name_storage(char *text, const ts_graph *g, uint32_t storage)
 {
     for (uint32_t call = 0; call < g->nodes.count; call++) {
@@ -80,7 +80,7 @@ static const char *name_storage(char *text, const ts_graph *g, uint32_t storage)
             if (n->rets[i] && storage_of(g, n->rets[i]) == storage)
                 return name_result(text, g, call, i);
     }
-    snprintf(text, PLACE, "no call");
+    snprintf(text, LOCATION_BYTES, "no call");
     return text;
 }
 
@@ -98,8 +98,8 @@ static bool differs(const comparison *c, const char *format, ...)
     return true;
 }
 
-/** Compares the tensors at a place: device, dtype, memory, sizes, strides, offset. */
-static bool compare_tensors(const comparison *c, const char *place, ts_id before, ts_id now)
+/** Compares the tensors at a location: device, dtype, memory, sizes, strides, offset. */
+static bool compare_tensors(const comparison *c, const char *location, ts_id before, ts_id now)
 {
     static const char *const fields[] = {"size", "stride"};
     const ts_graph *g = c->was.graph, *h = c->now.graph;
@@ -107,49 +107,49 @@ static bool compare_tensors(const comparison *c, const char *place, ts_id before
     if (memcmp(&v->device, &w->device, sizeof v->device) != 0) {
         char device[40];
         snprintf(device, sizeof device, "%s", ts_device_name(v->device));
-        return differs(c, "%s was on %s, now on %s", place, device, ts_device_name(w->device));
+        return differs(c, "%s was on %s, now on %s", location, device, ts_device_name(w->device));
     }
     if (v->dtype != w->dtype)
-        return differs(c, "%s had dtype %s, now %s", place, ts_dtype_name(v->dtype),
+        return differs(c, "%s had dtype %s, now %s", location, ts_dtype_name(v->dtype),
                        ts_dtype_name(w->dtype));
     if (v->storage != w->storage) {
-        char a[PLACE], b[PLACE];
+        char a[LOCATION_BYTES], b[LOCATION_BYTES];
         name_storage(a, g, v->storage);
         name_storage(b, h, w->storage);
-        if (strcmp(a, place) == 0)
-            return differs(c, "%s had memory of its own, now that of %s", place, b);
-        return differs(c, "%s had the memory of %s, now %s%s", place, a,
-                       strcmp(b, place) == 0 ? "memory of its own" : "that of ",
-                       strcmp(b, place) == 0 ? "" : b);
+        if (strcmp(a, location) == 0)
+            return differs(c, "%s had memory of its own, now that of %s", location, b);
+        return differs(c, "%s had the memory of %s, now %s%s", location, a,
+                       strcmp(b, location) == 0 ? "memory of its own" : "that of ",
+                       strcmp(b, location) == 0 ? "" : b);
     }
     if (v->ndim != w->ndim)
-        return differs(c, "%s had %d dims, now %d", place, v->ndim, w->ndim);
+        return differs(c, "%s had %d dims, now %d", location, v->ndim, w->ndim);
     const int64_t *x = ts_graph_ints_at(g, v->ints), *y = ts_graph_ints_at(h, w->ints);
     for (int i = 0; i < 2 * v->ndim; i++)
         if (x[i] != y[i])
-            return differs(c, "%s had %s %lld in dim %d, now %lld", place, fields[i / v->ndim],
+            return differs(c, "%s had %s %lld in dim %d, now %lld", location, fields[i / v->ndim],
                            (long long)x[i], i % v->ndim, (long long)y[i]);
     return v->offset != w->offset &&
-           differs(c, "%s began at byte %lld of its memory, now at %lld", place,
+           differs(c, "%s began at byte %lld of its memory, now at %lld", location,
                    (long long)v->offset, (long long)w->offset);
 }
 
 static bool compare_lists(const comparison *c, uint32_t call, int arg, const ts_graph_arg *a,
                           const ts_graph_arg *b)
 {
-    char place[PLACE];
+    char location[LOCATION_BYTES];
     bool tensors = a->tag == TS_TAG_TENSORS;
     if (a->count != b->count)
         return differs(c, "%s had %u members, now %u",
-                       name_argument(place, c->now.graph, call, arg, -1), a->count, b->count);
+                       name_argument(location, c->now.graph, call, arg, -1), a->count, b->count);
     if (a->role == TS_ROLE_VALUE)
         return false;
     const int64_t *x = ts_graph_ints_at(c->was.graph, a->at),
                   *y = ts_graph_ints_at(c->now.graph, b->at);
     for (uint32_t k = 0; k < a->count; k++) {
-        name_argument(place, c->now.graph, call, arg, (int)k);
-        if (tensors ? compare_tensors(c, place, (ts_id)x[k], (ts_id)y[k])
-                    : x[k] != y[k] && differs(c, "%s was %lld, now %lld", place, (long long)x[k],
+        name_argument(location, c->now.graph, call, arg, (int)k);
+        if (tensors ? compare_tensors(c, location, (ts_id)x[k], (ts_id)y[k])
+                    : x[k] != y[k] && differs(c, "%s was %lld, now %lld", location, (long long)x[k],
                                               (long long)y[k]))
             return true;
     }
@@ -162,35 +162,36 @@ static bool compare_args(const comparison *c, uint32_t call, int arg, const ts_g
     static const char *const kinds[] = {
         "absent", "a bool", "an integer", "a float", "a tensor", "a list of tensors",
         "a list of integers", "a dtype", "a device", "a string"};
-    char place[PLACE];
-    name_argument(place, c->now.graph, call, arg, -1);
+    char location[LOCATION_BYTES];
+    name_argument(location, c->now.graph, call, arg, -1);
     if (a->tag != b->tag)
-        return differs(c, "%s was %s, now %s", place, kinds[a->tag], kinds[b->tag]);
+        return differs(c, "%s was %s, now %s", location, kinds[a->tag], kinds[b->tag]);
     switch (a->tag) {
     case TS_TAG_NONE: return false;
-    case TS_TAG_TENSOR: return compare_tensors(c, place, a->id, b->id);
+    case TS_TAG_TENSOR: return compare_tensors(c, location, a->id, b->id);
     case TS_TAG_TENSORS:
     case TS_TAG_INTS: return compare_lists(c, call, arg, a, b);
     case TS_TAG_STRING: {
         const char *x = ts_graph_text_at(c->was.graph, a->at),
                    *y = ts_graph_text_at(c->now.graph, b->at);
-        return strcmp(x, y) != 0 && differs(c, "%s was '%.40s', now '%.40s'", place, x, y);
+        return strcmp(x, y) != 0 && differs(c, "%s was '%.40s', now '%.40s'", location, x, y);
     }
     case TS_TAG_DEVICE: {
         char device[40];
         snprintf(device, sizeof device, "%s", ts_device_name(a->device));
         return memcmp(&a->device, &b->device, sizeof a->device) != 0 &&
-               differs(c, "%s was %s, now %s", place, device, ts_device_name(b->device));
+               differs(c, "%s was %s, now %s", location, device, ts_device_name(b->device));
     }
     case TS_TAG_DTYPE:
-        return a->i != b->i && differs(c, "%s was %s, now %s", place, ts_dtype_name((ts_dtype)a->i),
-                                       ts_dtype_name((ts_dtype)b->i));
+        return a->i != b->i &&
+               differs(c, "%s was %s, now %s", location, ts_dtype_name((ts_dtype)a->i),
+                       ts_dtype_name((ts_dtype)b->i));
     case TS_TAG_BOOL:
-        return a->i != b->i && differs(c, "%s was %s, now %s", place, a->i ? "true" : "false",
+        return a->i != b->i && differs(c, "%s was %s, now %s", location, a->i ? "true" : "false",
                                        b->i ? "true" : "false");
     default:
         return a->role != TS_ROLE_VALUE && a->i != b->i &&
-               differs(c, "%s was %lld, now %lld", place, (long long)a->i, (long long)b->i);
+               differs(c, "%s was %lld, now %lld", location, (long long)a->i, (long long)b->i);
     }
 }
 
@@ -209,11 +210,11 @@ static bool compare_calls(const comparison *c, uint32_t call)
         static const char *const states[] = {"not computed", "new", "a given tensor"};
         int was = n->given >> i & 1 ? 2 : n->want >> i & 1, now = m->given >> i & 1 ? 2
                                                                   : m->want >> i & 1;
-        char place[PLACE];
-        name_result(place, h, call, i);
+        char location[LOCATION_BYTES];
+        name_result(location, h, call, i);
         if (was != now)
-            return differs(c, "%s was %s, now %s", place, states[was], states[now]);
-        if (n->rets[i] && m->rets[i] && compare_tensors(c, place, n->rets[i], m->rets[i]))
+            return differs(c, "%s was %s, now %s", location, states[was], states[now]);
+        if (n->rets[i] && m->rets[i] && compare_tensors(c, location, n->rets[i], m->rets[i]))
             return true;
     }
     return false;
@@ -223,11 +224,11 @@ static bool compare_calls(const comparison *c, uint32_t call)
 static bool compare_held(const comparison *c)
 {
     const ts_plan_storage *a = c->was.storages.data, *b = c->now.storages.data;
-    char place[PLACE];
+    char location[LOCATION_BYTES];
     for (uint32_t i = 0; i < c->was.storages.count && i < c->now.storages.count; i++)
         if (a[i].held != b[i].held)
             return differs(c, "%s was %s by the program after the recording, now %s",
-                           name_storage(place, c->now.graph, i), a[i].held ? "held" : "not held",
+                           name_storage(location, c->now.graph, i), a[i].held ? "held" : "not held",
                            b[i].held ? "held" : "not held");
     return false;
 }
@@ -263,7 +264,7 @@ static const char *name_number(char *text, const ts_graph *g, uint32_t at)
                                      a[i].tag == TS_TAG_INTS ? (int)(at - a[i].at) : -1);
         }
     }
-    snprintf(text, PLACE, "the generator's state");
+    snprintf(text, LOCATION_BYTES, "the generator's state");
     return text;
 }
 
@@ -279,7 +280,7 @@ static void compare_numbers(const comparison *c, const ts_exec *e, const uint64_
 {
     const ts_known_number *known = e->known.data;
     const ts_equal_numbers *equal = e->equal.data;
-    char a[PLACE], b[PLACE];
+    char a[LOCATION_BYTES], b[LOCATION_BYTES];
     for (uint32_t i = 0; i < e->known.count; i++)
         if (numbers[known[i].at] != known[i].bits) {
             differs(c, "numbers that were folded differ: %s was %g, now %g",

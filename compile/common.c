@@ -1,6 +1,6 @@
 /**
  * @file common.c  Common subexpressions: drops a call that equals an earlier call, whose results
- * then take the place of its own.
+ * then replace its own.
  *
  * Two calls are equal if their op, arguments and requested results are equal and no call in between
  * writes an argument. A call that draws random numbers, writes in place or into a given result, or
@@ -34,7 +34,7 @@ static uint64_t mix(uint64_t hash, uint64_t word)
     return (hash ^ word) * 0x9e3779b97f4a7c15ull ^ hash >> 29;
 }
 
-/** The bits of an argument that is no tensor, list or string. */
+/** The bits of an argument that is not a tensor, list or string. */
 static uint64_t bits_of(const pass *p, const ts_graph_arg *a)
 {
     if (a->tag == TS_TAG_NONE)

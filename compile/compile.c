@@ -46,7 +46,7 @@ void ts_compiled_from_environment(void)
     if (groups && *groups && !ts_read_int(groups, -1, INT64_MAX, &most_groups)) {
         most_groups = 0;
         ts_log_write("warning",
-                     "TS_COMPILE_MAX_GROUPS: expected a whole number from -1 on, got '%.200s', "
+                     "TS_COMPILE_MAX_GROUPS: expected a whole number of at least -1, got '%.200s', "
                      "which changes nothing",
                      groups);
     }
@@ -213,16 +213,16 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
                                .by_rows = mode == MODE_FULL,
                                .recompute = mode == MODE_FULL ? c->opts.recompute : INT64_MAX};
         e = ts_exec_new(words->data, words->count, l->numbers.data, &how);
-        ts_exec **place = e ? room_for_plan(c) : NULL;
+        ts_exec **slot = e ? room_for_plan(c) : NULL;
         if (e && !c->plans) {
             ts_exec_free(e);
             e = NULL;
             ts_error_memory("the list of plans", c->opts.max_plans * (int64_t)sizeof e);
         }
         if (e) {
-            e->uncached = !place;
-            if (place) {
-                *place = e;
+            e->uncached = !slot;
+            if (slot) {
+                *slot = e;
                 c->newest = e;
             }
             e->hash = hash;
@@ -242,7 +242,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
             c->stats.merged = e->merged.count;
             if (ts_log_on("compile"))
                 ts_log_write("compile", "%s: plan %lld of %u calls in %.3f ms, %u groups of %u "
-                             "calls; at most %lld bytes, %u calls made again; %s", c->name,
+                             "calls; at most %lld bytes, %u recomputed calls; %s", c->name,
                              (long long)c->stats.compiles, e->nnodes, ms, e->ngroups, e->nfused,
                              (long long)e->peak, e->nagain, c->cause);
         }

@@ -72,7 +72,8 @@ typedef struct ts_lazy {
     bool failed;        /* out of memory: the recording is lost */
     bool running;       /* the plan of the recording is running */
 } ts_lazy;
-/** Number of the recording in its call, from 0 on; later recordings than 63 share the number 63. */
+/** Number of the recording in its call, starting at 0; later recordings than 63 share the number
+ * 63. */
 static inline uint32_t ts_lazy_segment(const ts_lazy *l)
 {
     return l->segment < 63 ? l->segment : 63;
@@ -163,7 +164,7 @@ typedef struct ts_dropped_cat {
 /** A step that moved to lower the peak (order.c). */
 typedef struct ts_moved {
     uint32_t node;          /* its first node */
-    uint32_t from, to;      /* its place before and after */
+    uint32_t from, to;      /* its position before and after */
     int64_t peak, new_peak; /* of the plan, before and after */
 } ts_moved;
 /** A number of a recording on whose bits a plan depends. */
@@ -201,7 +202,7 @@ typedef struct ts_exec {
     int64_t peak;          /* largest number of bytes of storages in use at a time, without those
                               from outside (memory.c) */
     uint32_t peak_step;    /* the first step at which the peak is reached */
-    int64_t *places;       /* per storage: its byte offset in the arena, or TS_PLACE_NONE */
+    int64_t *offsets;      /* per storage: its byte offset in the arena, or TS_OFFSET_NONE */
     int64_t arena_bytes;   /* size of the arena, one block for temporary storages; 0: no arena */
     ts_device arena_device;
     uint64_t *words;       /* the recorded stream, key of the plan */
@@ -226,7 +227,7 @@ typedef struct ts_plan_options {
     bool widens;        /* lists may have halves instead of their f32 copies (widen.c) */
     bool merges;        /* calls that equal earlier calls may be dropped (common.c) */
     bool folds;         /* calls may be folded (fold.c) */
-    bool knows;         /* also calls with numbers that are no part of the structure: the plan then
+    bool knows;         /* also calls with numbers that are not part of the structure: the plan then
                            serves only recordings with the same numbers */
     bool by_rows;       /* groups may contain norms, softmax and reductions over the last dims
                            (rows.c) */
@@ -284,15 +285,16 @@ static inline bool ts_needs_memory(const ts_plan_storage *s)
 }
 /** Sets e->peak and e->peak_step. */
 void ts_exec_find_peak(ts_exec *e);
-/** Values of a place other than an offset. NONE: the storage is not in the arena. WANTED:
- *  ts_exec_place() shall choose an offset. */
-enum { TS_PLACE_NONE = -1, TS_PLACE_WANTED = -2 };
-/** Replaces each TS_PLACE_WANTED in `places` (one entry per storage) by a byte offset >= begin, so
- *  that storages in use at the same time get disjoint ranges. *end receives the largest end of the
- *  ranges, or `begin` if there are none. apart: for so many steps after the last use of a storage
- *  its range stays its own. False if out of memory. */
-bool ts_exec_place(const ts_exec *e, int64_t *places, int64_t begin, int64_t *end, uint32_t apart);
-/** Sets e->places, e->arena_bytes and e->arena_device, the device on which the plan needs the most
+/** Values of an entry other than an offset. NONE: the storage is not in the arena. WANTED:
+ *  ts_exec_assign_offsets() shall choose an offset. */
+enum { TS_OFFSET_NONE = -1, TS_OFFSET_WANTED = -2 };
+/** Replaces each TS_OFFSET_WANTED in `offsets` (one entry per storage) by a byte offset >= begin,
+ * so that storages in use at the same time get disjoint ranges. *end receives the largest end of
+ * the ranges, or `begin` if there are none. apart: number of steps after the last use of a storage
+ * for which no other storage gets its range. False if out of memory. */
+bool ts_exec_assign_offsets(const ts_exec *e, int64_t *offsets, int64_t begin, int64_t *end,
+                            uint32_t apart);
+/** Sets e->offsets, e->arena_bytes and e->arena_device, the device on which the plan needs the most
  *  memory. False if out of memory. */
 bool ts_exec_plan_arena(ts_exec *e);
 /** Frees a plan. It must not be running. */
@@ -316,11 +318,11 @@ typedef struct ts_run {
     const void *const *sites;   /* per recorded call; see ts_run_site() */
     ts_storage **storages;  /* per storage; promised storages are allocated when needed */
     ts_tensor **registers;  /* handle of each value; NULL: its storage is not open */
-    ts_tensor **lists;      /* room for the lists of one call's arguments */
+    ts_tensor **lists;      /* buffer for the lists of one call's arguments */
     ts_thread *thread;
     ts_workspace *workspace;     /* scratch memory for calls; NULL: the device's allocator */
     char *arena;            /* NULL: promised storages are allocated one by one */
-    const int64_t *places;  /* offsets of promised storages in the arena, or TS_PLACE_NONE */
+    const int64_t *offsets; /* offsets of promised storages in the arena, or TS_OFFSET_NONE */
     bool poison;            /* bytes of the arena are overwritten before and after their use */
     uint32_t *failed;       /* receives the number of the recorded call that failed */
     uint32_t *keeps;        /* receives the step from which on the workspace always had memory that
@@ -361,7 +363,7 @@ void ts_run_unbox(const ts_run *r, const ts_graph_node *n, ts_value *args);
  *  one. TS_ERR_STATE during a capture, if the arena has no place for it. */
 ts_status ts_exec_open_inside(const ts_run *r, uint32_t storage);
 
-/** Allocates the arena of a run that is not a device graph, and sets r->arena, r->places and
+/** Allocates the arena of a run that is not a device graph, and sets r->arena, r->offsets and
  *  r->poison. Returns one reference, which the caller releases after the run. NULL, without an
  *  error, if the run allocates its storages one by one: the plan has no arena, memory is short, or
  *  a memory checker or memory profile must see each storage (unless runs poison their arenas). */

@@ -113,9 +113,9 @@ static void write_moved(FILE *out, const ts_exec *e)
 {
     const ts_moved *m = e->moved.data;
     for (uint32_t i = 0; i < e->moved.count; i++)
-        fprintf(out, "step %u (%s) moved to place %u: at most %lld bytes, before %lld\n", m[i].from,
-                ts_graph_node_name(e->graph, ts_graph_node_at(e->graph, m[i].node)), m[i].to,
-                (long long)m[i].new_peak, (long long)m[i].peak);
+        fprintf(out, "step %u (%s) moved to position %u: at most %lld bytes, before %lld\n",
+                m[i].from, ts_graph_node_name(e->graph, ts_graph_node_at(e->graph, m[i].node)),
+                m[i].to, (long long)m[i].new_peak, (long long)m[i].peak);
 }
 
 /** Writes the numbers of the values on a storage, its bytes, and the steps that use it. */
@@ -131,7 +131,7 @@ static void write_storage(FILE *out, const ts_exec *e, uint32_t i)
 }
 
 /** Writes the bytes in use at each step, and the offset of each storage in the arena. */
-static void write_places(FILE *out, const ts_exec *e)
+static void write_memory(FILE *out, const ts_exec *e)
 {
     fprintf(out, "at most %lld bytes, at step %u; arena of %lld bytes\n", (long long)e->peak,
             e->peak_step, (long long)e->arena_bytes);
@@ -145,8 +145,8 @@ static void write_places(FILE *out, const ts_exec *e)
         fprintf(out, "step %u: %lld bytes\n", k, (long long)live);
     }
     for (uint32_t i = 0; i < e->nstorages; i++)
-        if (e->places[i] >= 0) {
-            fprintf(out, "place %12lld: ", (long long)e->places[i]);
+        if (e->offsets[i] >= 0) {
+            fprintf(out, "offset %12lld: ", (long long)e->offsets[i]);
             write_storage(out, e, i);
         }
 }
@@ -154,7 +154,7 @@ static void write_places(FILE *out, const ts_exec *e)
 /** Writes the storages that are kept across the peak, and the recomputed calls. */
 static void write_again(FILE *out, const ts_exec *e)
 {
-    fprintf(out, "at most %lld bytes; %lld if no call were made again\n", (long long)e->peak,
+    fprintf(out, "at most %lld bytes; %lld without recomputed calls\n", (long long)e->peak,
             (long long)e->kept_peak);
     fprintf(out, "kept across step %u:\n", e->peak_step);
     for (uint32_t i = 0; i < e->nstorages; i++) {
@@ -162,7 +162,7 @@ static void write_again(FILE *out, const ts_exec *e)
         if (ts_needs_memory(s) && s->first < e->peak_step && s->last > e->peak_step)
             write_storage(out, e, i);
     }
-    fprintf(out, "made again:\n");
+    fprintf(out, "recomputed:\n");
     for (uint32_t k = 0; k < e->nsteps; k++)
         for (uint32_t i = e->steps[k].first; i < e->steps[k].first + e->steps[k].count; i++) {
             const ts_graph_node *n = ts_graph_node_at(e->graph, e->order[i]);
@@ -242,11 +242,12 @@ void ts_exec_dump(ts_exec *e, const char *name)
     static const struct {
         const char *stage;
         void (*write)(FILE *, const ts_exec *);
-    } files[] = {{"decompose", write_parts}, {"fold", write_folded}, {"common", write_merged},
-                 {"dead", write_dead}, {"recompute", write_again}, {"fuse", write_groups},
-                 {"epilogue", write_products}, {"horizontal", write_members},
-                 {"plan", write_steps}, {"memory", write_places}, {"widen", write_widened},
-                 {"cats", write_cats}, {"order", write_moved}};
+    } files[] = {
+        {"decompose", write_parts},   {"fold", write_folded},        {"common", write_merged},
+        {"dead", write_dead},         {"recompute", write_again},    {"fuse", write_groups},
+        {"epilogue", write_products}, {"horizontal", write_members}, {"plan", write_steps},
+        {"memory", write_memory},     {"widen", write_widened},      {"cats", write_cats},
+        {"order", write_moved}};
     const char *folder = getenv("TS_DUMP");
     if (!folder || !*folder)
         return;

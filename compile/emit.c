@@ -297,7 +297,7 @@ static bool has_long_runs(const builder *m)
 
 /** Divides the group's calls into parts. A part that fails is tried again with fewer calls, which
  *  need fewer registers. */
-static void find_parts(ts_emitted *e, builder *m, uint8_t *room)
+static void find_parts(ts_emitted *e, builder *m, uint8_t *code)
 {
     const ts_emit_group *g = m->g;
     for (uint32_t c = 0; c < g->ncalls;) {
@@ -309,12 +309,12 @@ static void find_parts(ts_emitted *e, builder *m, uint8_t *room)
             n++;
         }
         for (; n >= FEWEST_CALLS; n -= (n + 3) / 4) {
-            ts_code_writer w = {.at = room, .end = room + CODE};
+            ts_code_writer w = {.at = code, .end = code + CODE};
             m->first = c;
             m->end = c + n;
             if (!build(m, e->machine, width == 8, &w) || !has_long_runs(m))
                 continue;
-            if (!add_part(e, m, room, (size_t)(w.at - room)))
+            if (!add_part(e, m, code, (size_t)(w.at - code)))
                 return;
             break;
         }
@@ -328,9 +328,9 @@ static ts_emitted *make(const ts_emit_group *g, const ts_machine *machine,
 {
     size_t texts_at = sizeof(ts_emitted) + g->ncalls * sizeof(ts_emitted_part),
            memory_at = texts_at + g->ncalls * sizeof *texts, bytes = memory_at + g->nvalues,
-           room = sizeof(builder) + 2 * g->nvalues * sizeof(int16_t) + CODE;
+           work = sizeof(builder) + 2 * g->nvalues * sizeof(int16_t) + CODE;
     char *block = ts_alloc(&ts_tls, bytes);
-    builder *m = block ? ts_alloc(&ts_tls, room) : NULL;
+    builder *m = block ? ts_alloc(&ts_tls, work) : NULL;
     if (!m) {
         if (block)
             ts_free(&ts_tls, block, bytes);
@@ -347,7 +347,7 @@ static ts_emitted *make(const ts_emit_group *g, const ts_machine *machine,
     m->current = (int16_t *)(m + 1);
     m->operand = m->current + g->nvalues;
     find_parts(e, m, (uint8_t *)(m->operand + g->nvalues));
-    ts_free(&ts_tls, m, room);
+    ts_free(&ts_tls, m, work);
     e->whole = e->emitted == g->ncalls;
     return e;
 }
@@ -429,9 +429,9 @@ static uint64_t number_bits(const ts_frame *f, int k)
     if (ts_dtype_is_half((ts_dtype)dtype) && !recipe->moves &&
         plan->pointwise != TS_POINTWISE_ROUNDED)
         dtype = TS_F32;
-    double place;
-    ts_scalar_store(&f->args[i], (ts_dtype)dtype, &place);
-    return ts_lane_bits(&place, dtype);
+    double element;
+    ts_scalar_store(&f->args[i], (ts_dtype)dtype, &element);
+    return ts_lane_bits(&element, dtype);
 }
 
 /** The bits of a number that the recipe of a call uses. */
@@ -461,7 +461,7 @@ void ts_emit_numbers(const ts_emitted *e, const tile_call *calls, uint64_t *tabl
 static void run_elements(const ts_emitted_part *p, char *const *at, int64_t n,
                          const ts_lanes *numbers)
 {
-    char *pointers[TS_BLOCK_POINTERS], room[TS_BLOCK_POINTERS][64];
+    char *pointers[TS_BLOCK_POINTERS], vectors[TS_BLOCK_POINTERS][64];
     int64_t last = p->tails ? 0 : n % p->lanes;
     for (int k = 0; k < p->noperands; k++)
         if (p->operands[k].pointer >= 0)
@@ -476,10 +476,10 @@ static void run_elements(const ts_emitted_part *p, char *const *at, int64_t n,
             size_t item = (size_t)ts_dtype_sizes[o->dtype];
             if (o->pointer < 0)
                 continue;
-            char *there = at[k] + (size_t)(n - last) * item, *here = room[o->pointer];
+            char *there = at[k] + (size_t)(n - last) * item, *here = vectors[o->pointer];
             pointers[o->pointer] = here;
             if (!pass) {
-                memset(here, 0, sizeof room[0]);
+                memset(here, 0, sizeof vectors[0]);
                 memcpy(here, there, (size_t)last * item);
             } else if (o->stored) {
                 memcpy(there, here, (size_t)last * item);

@@ -73,10 +73,10 @@ typedef struct ts_block_operand {
 
 typedef struct ts_emit_block ts_emit_block;
 typedef struct ts_code_writer {
-    uint8_t *at, *end; /* nothing is written from `end` on */
+    uint8_t *at, *end; /* nothing is written starting at `end` */
     bool full;
 } ts_code_writer;
-/** Registers of a node's operands. Vector and mask registers are numbers from 0 on. */
+/** Registers of a node's operands. Vector and mask registers are numbers starting at 0. */
 typedef struct ts_emit_registers {
     int8_t to, in[3], scratch; /* in: -1: a number, which the instruction reads from the table */
     int8_t copy; /* the vector of the operands: 0, or 1 for the one after it */
@@ -148,8 +148,8 @@ typedef struct ts_lanes {
 } ts_lanes;
 /** The emitted function: pointers, number of elements, table of numbers. */
 typedef void (*ts_emitted_fn)(char *const *pointers, int64_t n, const ts_lanes *numbers);
-/** Writes the function of a block; false if registers or room do not suffice, or if the calls are
- *  faster on tiles. */
+/** Writes the function of a block; false if registers or bytes for code do not suffice, or if the
+ * calls are faster on tiles. */
 bool ts_block_write(const ts_emit_block *b, ts_code_writer *w);
 
 /* emit.c */

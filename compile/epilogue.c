@@ -71,7 +71,7 @@ static bool is_inside(const chain *c, uint32_t storage)
 }
 
 /** Sets *t to the header of a value. Its data is NULL if only the chain uses the value, else a
- *  made-up address, equal for equal places in a storage. */
+ *  made-up address, equal for equal offsets in a storage. */
 static void set_header(const chain *c, ts_id id, ts_tensor *t)
 {
     const ts_graph_value *v = ts_graph_value_at(c->m->graph, id);

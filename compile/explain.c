@@ -109,8 +109,7 @@ static void write_memory(FILE *out, const ts_exec *e)
             ts_graph_node_name(e->graph, ts_graph_node_at(e->graph,
                                e->order[e->steps[e->peak_step].first])));
     if (e->nagain)
-        fprintf(out, "; %lld without the %u calls that are made again", (long long)e->kept_peak,
-                e->nagain);
+        fprintf(out, "; %lld without the %u recomputed calls", (long long)e->kept_peak, e->nagain);
     fprintf(out, "; arena of %lld bytes\n", (long long)e->arena_bytes);
 }
 

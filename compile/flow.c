@@ -6,7 +6,7 @@
 
 typedef struct edge {
     uint32_t to, next; /* next: index + 1 of the next edge from the same vertex; 0: none */
-    int64_t room;      /* residual capacity */
+    int64_t residual;  /* residual capacity */
 } edge;
 
 /** State of the search. */
@@ -51,7 +51,7 @@ static void find_levels(const search *s, uint32_t source)
     for (uint32_t i = 0; i < count; i++)
         for (uint32_t k = f->first[s->path[i]]; k; k = edge_at(f, k - 1)->next) {
             const edge *e = edge_at(f, k - 1);
-            if (!e->room || s->level[e->to])
+            if (!e->residual || s->level[e->to])
                 continue;
             s->level[e->to] = s->level[s->path[i]] + 1;
             s->path[count++] = e->to;
@@ -65,12 +65,12 @@ static uint32_t push(const search *s, uint32_t n, int64_t *flow)
     int64_t most = INT64_MAX;
     uint32_t full = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (edge_at(s->flow, s->path[i])->room < most)
-            most = edge_at(s->flow, s->path[i])->room;
+        if (edge_at(s->flow, s->path[i])->residual < most)
+            most = edge_at(s->flow, s->path[i])->residual;
     for (uint32_t i = n; i-- > 0;) {
-        edge_at(s->flow, s->path[i])->room -= most;
-        edge_at(s->flow, s->path[i] ^ 1)->room += most;
-        full = edge_at(s->flow, s->path[i])->room ? full : i;
+        edge_at(s->flow, s->path[i])->residual -= most;
+        edge_at(s->flow, s->path[i] ^ 1)->residual += most;
+        full = edge_at(s->flow, s->path[i])->residual ? full : i;
     }
     *flow += most;
     return full;
@@ -91,8 +91,8 @@ static int64_t fill_paths(const search *s, uint32_t source, uint32_t sink)
             continue;
         }
         uint32_t k = s->at[v];
-        while (k && (!edge_at(f, k - 1)->room ||
-                     s->level[edge_at(f, k - 1)->to] != s->level[v] + 1))
+        while (k &&
+               (!edge_at(f, k - 1)->residual || s->level[edge_at(f, k - 1)->to] != s->level[v] + 1))
             k = edge_at(f, k - 1)->next;
         s->at[v] = k;
         if (k) {

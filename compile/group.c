@@ -129,8 +129,7 @@ ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const ui
         if (a[i].tag == TS_TAG_TENSORS)
             return none;
         if (!backend && a[i].tag == TS_TAG_INT && a[i].role == TS_ROLE_VALUE)
-            can = false; /* a random op, which needs the index of an element in the tensor; a tile
-                            does not know it */
+            can = false; /* a random op needs indices of elements in the tensor, not in a tile */
         if (a[i].tag != TS_TAG_TENSOR)
             continue;
         ts_group_header(g, ts_graph_value_at(g, a[i].id), &tensors[i]);
@@ -299,9 +298,8 @@ static void box_shapes(const ts_run *r, const ts_graph_node *n, device_call *c, 
                          : ts_value_none();
     for (uint32_t i = 0; i < *count; i++) {
         const ts_graph_value *v = (const ts_graph_value *)g->values.data + numbers[i];
-        uintptr_t place = ((uintptr_t)v->storage + 1) << 32;
-        headers[i].data = r->exec->storages[v->storage].inside ? NULL
-                                                               : (char *)place + v->offset;
+        uintptr_t address = ((uintptr_t)v->storage + 1) << 32;
+        headers[i].data = r->exec->storages[v->storage].inside ? NULL : (char *)address + v->offset;
     }
 }
 

@@ -3,10 +3,10 @@
  * tensors, such as the casts of all parameters. They become members of one step, which a device
  * runs as one kernel.
  *
- * Two steps conflict if both use a storage that one of them writes. A step may move to any place
+ * Two steps conflict if both use a storage that one of them writes. A step may move to any position
  * between the last earlier step and the first later step that it conflicts with. Members are joined
- * at a place that all of them may move to and conflict with no other member, so conflicting calls
- * keep their order and results do not change.
+ * at a position that all of them may move to and conflict with no other member, so conflicting
+ * calls keep their order and results do not change.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
@@ -30,7 +30,7 @@ typedef struct candidate {
                                 identity and sizes of tensors */
     uint64_t hash;           /* of these words */
     uint32_t like;           /* index of the first candidate with the same words and device */
-    uint32_t first, last;    /* it may move to the place before any of the steps first .. last */
+    uint32_t first, last;    /* it may move to the position before any of the steps first .. last */
     bool done;               /* it is a member */
 } candidate;
 
@@ -173,7 +173,7 @@ static void find_like(const joiner *j, uint32_t i)
     }
 }
 
-/* -------------------------------------------------------------------------------- places ---- */
+/* ----------------------------------------------------------------------------- positions ---- */
 
 /** Fills node_begin, nodes, begin and uses for the current steps. */
 static void list_uses(joiner *j)
@@ -205,7 +205,7 @@ static void list_uses(joiner *j)
 }
 
 /** Sets c->first and c->last, from the conflicts of its step. */
-static void find_places(const joiner *j, candidate *c)
+static void find_positions(const joiner *j, candidate *c)
 {
     const maker *m = j->m;
     c->first = 0;
@@ -225,9 +225,9 @@ static void find_places(const joiner *j, candidate *c)
         }
 }
 
-/** The place that most candidates with the calls of `like` may move to; *count receives their
+/** The position that most candidates with the calls of `like` may move to; *count receives their
  *  number. */
-static uint32_t best_place(const joiner *j, uint32_t like, uint32_t *count)
+static uint32_t best_position(const joiner *j, uint32_t like, uint32_t *count)
 {
     uint32_t best = 0;
     *count = 0;
@@ -270,8 +270,8 @@ static bool join_one(joiner *j, const candidate *c)
 /* ---------------------------------------------------------------------------------- join ---- */
 
 /** Replaces the steps of the chosen candidates by one step with these members, before step
- *  `place`; renumbers steps. */
-static void move(joiner *j, uint32_t place, const uint32_t *members, uint32_t count)
+ *  `position`; renumbers steps. */
+static void move(joiner *j, uint32_t position, const uint32_t *members, uint32_t count)
 {
     maker *m = j->m;
     ts_exec *e = m->exec;
@@ -297,7 +297,7 @@ static void move(joiner *j, uint32_t place, const uint32_t *members, uint32_t co
             m->member[j->nodes[k]] = i;
     }
     for (uint32_t k = 0; k <= e->nsteps; k++) {
-        if (k == place)
+        if (k == position)
             here = at++;
         if (k < e->nsteps && j->to[k] != UINT32_MAX)
             j->to[k] = at++;
@@ -315,8 +315,8 @@ static void move(joiner *j, uint32_t place, const uint32_t *members, uint32_t co
             candidate_at(j, i)->step = j->to[candidate_at(j, i)->step];
 }
 
-/** Joins candidates with the calls of `like` at the place that most of them may move to. False if
- *  fewer than two can be joined. */
+/** Joins candidates with the calls of `like` at the position that most of them may move to. False
+ *  if fewer than two can be joined. */
 static bool join(joiner *j, uint32_t like)
 {
     uint32_t chosen[MOST_MEMBERS], n = 0, count, members = 0;
@@ -328,15 +328,16 @@ static bool join(joiner *j, uint32_t like)
     j->joins++;
     for (uint32_t i = like; i < j->candidates.count; i++)
         if (candidate_at(j, i)->like == like && !candidate_at(j, i)->done)
-            find_places(j, candidate_at(j, i));
-    uint32_t place = best_place(j, like, &count);
+            find_positions(j, candidate_at(j, i));
+    uint32_t position = best_position(j, like, &count);
     for (uint32_t i = like; i < j->candidates.count && n < MOST_MEMBERS && count > 1; i++) {
         const candidate *c = candidate_at(j, i);
-        if (c->like == like && !c->done && c->first <= place && place <= c->last && join_one(j, c))
+        if (c->like == like && !c->done && c->first <= position && position <= c->last &&
+            join_one(j, c))
             chosen[n++] = i;
     }
     if (n > 1) {
-        move(j, place, chosen, n);
+        move(j, position, chosen, n);
         j->joined++;
     }
     return n > 1;

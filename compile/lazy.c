@@ -52,17 +52,17 @@ static bool put_number(ts_lazy *l, uint64_t bits) { return put(l, &l->numbers, b
 
 /* ----------------------------------------------------------------------- storage lookup ---- */
 
-static uint32_t *place(const ts_lazy *l, uint32_t *table, uint32_t room, const ts_storage *s)
+static uint32_t *slot_of(const ts_lazy *l, uint32_t *table, uint32_t capacity, const ts_storage *s)
 {
-    uint32_t at = ts_hash_pointer(s, room - 1);
+    uint32_t at = ts_hash_pointer(s, capacity - 1);
     while (table[at] && storage_at(l, table[at] - 1)->storage != s)
-        at = (at + 1) & (room - 1);
+        at = (at + 1) & (capacity - 1);
     return &table[at];
 }
 
 uint32_t ts_lazy_find(const ts_lazy *l, const ts_storage *s)
 {
-    return l->table.count ? *place(l, l->table.data, l->table.count, s) : 0;
+    return l->table.count ? *slot_of(l, l->table.data, l->table.count, s) : 0;
 }
 
 /** Adds a storage; false if out of memory, with nothing added. A promised storage in the list
@@ -89,21 +89,21 @@ static bool add_outside(ts_lazy *l, ts_storage *s, uint32_t *at)
 {
     if (2 * l->outside >= l->table.count) { /* the table's count is its size */
         ts_array larger = {0};
-        uint32_t room = l->table.count ? 2 * l->table.count : 64;
-        if (!ts_array_reserve(&larger, room, sizeof(uint32_t)))
+        uint32_t capacity = l->table.count ? 2 * l->table.count : 64;
+        if (!ts_array_reserve(&larger, capacity, sizeof(uint32_t)))
             return mark_incomplete(l);
-        memset(larger.data, 0, room * sizeof(uint32_t));
-        larger.count = room;
+        memset(larger.data, 0, capacity * sizeof(uint32_t));
+        larger.count = capacity;
         for (uint32_t i = 0; i < l->storages.count; i++)
             if (storage_at(l, i)->outside)
-                *place(l, larger.data, room, storage_at(l, i)->storage) = i + 1;
+                *slot_of(l, larger.data, capacity, storage_at(l, i)->storage) = i + 1;
         ts_array_free(&l->table, sizeof(uint32_t));
         l->table = larger;
     }
     if (!add_storage(l, s, l->next, true, at))
         return false;
     atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
-    *place(l, l->table.data, l->table.count, s) = *at + 1;
+    *slot_of(l, l->table.data, l->table.count, s) = *at + 1;
     l->outside++;
     return true;
 }
@@ -112,7 +112,7 @@ static bool add_outside(ts_lazy *l, ts_storage *s, uint32_t *at)
 static bool is_layout(const uint64_t *w, const ts_tensor *t)
 {
     if ((w[0] >> 8 & 0xff) != t->dtype || (w[0] >> 16 & 0xff) != t->ndim ||
-        (int64_t)w[1] != ts_tensor_place(t))
+        (int64_t)w[1] != ts_tensor_byte_offset(t))
         return false;
     for (int d = 0; d < t->ndim; d++)
         if ((int64_t)w[2 + d] != t->sizes[d] || (int64_t)w[2 + t->ndim + d] != t->strides[d])
@@ -151,7 +151,7 @@ static bool value_of(ts_lazy *l, ts_tensor *t, uint32_t *value)
             return mark_incomplete(l);
         put_word(l, TS_WORD_VALUE | (uint64_t)t->dtype << 8 | (uint64_t)t->ndim << 16 |
                         (uint64_t)(t->flags & TS_TENSOR_CONTIGUOUS) << 24 | (uint64_t)s << 32);
-        put_word(l, (uint64_t)ts_tensor_place(t));
+        put_word(l, (uint64_t)ts_tensor_byte_offset(t));
         for (int d = 0; d < t->ndim; d++)
             put_word(l, (uint64_t)t->sizes[d]);
         for (int d = 0; d < t->ndim; d++)

@@ -197,7 +197,7 @@ static int call_function(ts_emit_block *b, const struct function *f, int *x)
                         f->arguments > 2 ? x[2] : -1);
 }
 
-/** The node of a word that is no function; -1 if there is none. */
+/** The node of a word that is not a function; -1 if there is none. */
 static int value_of_word(reader *r, const char *word, size_t length)
 {
     char text[40], *end;

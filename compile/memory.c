@@ -39,11 +39,11 @@ void ts_exec_find_peak(ts_exec *e)
     }
 }
 
-/* ------------------------------------------------------------------------------- places ---- */
+/* ------------------------------------------------------------------------------ offsets ---- */
 
-/** A storage that needs a place. */
+/** A storage that needs an offset. */
 typedef struct block {
-    int64_t bytes, place; /* size, rounded up to the alignment; offset in the arena */
+    int64_t bytes, offset; /* size, rounded up to the alignment; offset in the arena */
     uint32_t storage;
 } block;
 
@@ -55,55 +55,56 @@ static int by_size(const void *x, const void *y)
                                 : (a->storage > b->storage) - (a->storage < b->storage);
 }
 
-/** Sets the place of b, at least `begin`, so that b overlaps none of the n placed blocks that live
- *  at the same time or less than `apart` steps later. `placed` is sorted by place; returns the
- *  index at which to insert b. */
-static uint32_t fit(const ts_exec *e, block *b, const block *placed, uint32_t n, int64_t begin,
+/** Sets the offset of b, at least `begin`, so that b overlaps none of the n assigned blocks that
+ * live at the same time or less than `apart` steps later. `assigned` is sorted by offset; returns
+ * the index at which to insert b. */
+static uint32_t fit(const ts_exec *e, block *b, const block *assigned, uint32_t n, int64_t begin,
                     uint32_t apart)
 {
     const ts_plan_storage *own = &e->storages[b->storage];
     int64_t end = begin, least = INT64_MAX;
-    b->place = -1;
+    b->offset = -1;
     for (uint32_t k = 0; k < n; k++) {
-        const ts_plan_storage *s = &e->storages[placed[k].storage];
+        const ts_plan_storage *s = &e->storages[assigned[k].storage];
         if ((uint64_t)s->last + apart < own->first || (uint64_t)own->last + apart < s->first)
             continue;
-        int64_t gap = placed[k].place - end;
+        int64_t gap = assigned[k].offset - end;
         if (gap >= b->bytes && gap < least) {
             least = gap;
-            b->place = end;
+            b->offset = end;
         }
-        end = ts_max64(end, placed[k].place + placed[k].bytes);
+        end = ts_max64(end, assigned[k].offset + assigned[k].bytes);
     }
-    b->place = b->place < 0 ? end : b->place;
+    b->offset = b->offset < 0 ? end : b->offset;
     uint32_t at = 0;
-    while (at < n && placed[at].place <= b->place)
+    while (at < n && assigned[at].offset <= b->offset)
         at++;
     return at;
 }
 
-bool ts_exec_place(const ts_exec *e, int64_t *places, int64_t begin, int64_t *end, uint32_t apart)
+bool ts_exec_assign_offsets(const ts_exec *e, int64_t *offsets, int64_t begin, int64_t *end,
+                            uint32_t apart)
 {
     size_t bytes = 2 * (e->nstorages + 1) * sizeof(block);
     block *blocks = ts_alloc(ts_thread_self(), bytes);
     if (!blocks)
         return false;
-    block *placed = blocks + e->nstorages + 1;
+    block *assigned = blocks + e->nstorages + 1;
     uint32_t n = 0;
     for (uint32_t i = 0; i < e->nstorages; i++) {
         int64_t align = e->storages[i].device.backend == TS_KEY_CPU ? 64 : 512;
-        if (places[i] == TS_PLACE_WANTED)
+        if (offsets[i] == TS_OFFSET_WANTED)
             blocks[n++] = (block){.bytes = (e->storages[i].bytes + align - 1) / align * align,
                                   .storage = i};
     }
     qsort(blocks, n, sizeof *blocks, by_size);
     *end = begin;
     for (uint32_t k = 0; k < n; k++) {
-        uint32_t at = fit(e, &blocks[k], placed, k, begin, apart);
-        memmove(placed + at + 1, placed + at, (k - at) * sizeof *placed);
-        placed[at] = blocks[k];
-        places[blocks[k].storage] = blocks[k].place;
-        *end = ts_max64(*end, blocks[k].place + blocks[k].bytes);
+        uint32_t at = fit(e, &blocks[k], assigned, k, begin, apart);
+        memmove(assigned + at + 1, assigned + at, (k - at) * sizeof *assigned);
+        assigned[at] = blocks[k];
+        offsets[blocks[k].storage] = blocks[k].offset;
+        *end = ts_max64(*end, blocks[k].offset + blocks[k].bytes);
     }
     ts_free(ts_thread_self(), blocks, bytes);
     return true;
@@ -135,12 +136,12 @@ bool ts_exec_plan_arena(ts_exec *e)
     e->arena_device = largest_device(e);
     for (uint32_t i = 0; i < e->nstorages; i++) {
         const ts_plan_storage *s = &e->storages[i];
-        e->places[i] = ts_needs_memory(s) && !s->held && s->bytes &&
-                               ts_same_device(s->device, e->arena_device)
-                           ? TS_PLACE_WANTED
-                           : TS_PLACE_NONE;
+        e->offsets[i] =
+            ts_needs_memory(s) && !s->held && s->bytes && ts_same_device(s->device, e->arena_device)
+                ? TS_OFFSET_WANTED
+                : TS_OFFSET_NONE;
     }
-    return ts_exec_place(e, e->places, 0, &e->arena_bytes, 0);
+    return ts_exec_assign_offsets(e, e->offsets, 0, &e->arena_bytes, 0);
 }
 
 /* --------------------------------------------------------------------------------- runs ---- */
@@ -168,7 +169,7 @@ ts_storage *ts_arena_begin(ts_run *r)
         return NULL;
     }
     r->arena = arena->data;
-    r->places = e->places;
+    r->offsets = e->offsets;
     r->poison = poisons;
     return arena;
 }
@@ -176,7 +177,7 @@ ts_storage *ts_arena_begin(ts_run *r)
 ts_status ts_arena_fill(const ts_run *r, uint32_t storage)
 {
     ts_storage *s = r->storages[storage];
-    if (!r->poison || r->places[storage] < 0 || !s)
+    if (!r->poison || r->offsets[storage] < 0 || !s)
         return TS_OK;
     ts_tensor base = {.keys = TS_KEYSET(s->device.backend), .storage = s, .data = s->data};
     base.dtype = TS_U8;

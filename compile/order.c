@@ -25,40 +25,40 @@ typedef struct use {
     bool writes;
 } use;
 
-/** State of the moves. The place of a step is its current index in e->steps; its name is its index
- *  before any move. */
+/** State of the moves. The position of a step is its current index in e->steps; its name is its
+ * index before any move. */
 typedef struct mover {
     maker *m;
     ts_exec *e;
     uint32_t *begin; /* per name: index of the step's first use in `uses`; last entry: the end */
     use *uses;
-    uint32_t *names; /* per place: name of the step */
+    uint32_t *names; /* per position: name of the step */
     uint8_t *mark;   /* per storage: how the marked step uses it; bit 0: reads, bit 1: writes */
     bool *tried;     /* per name: a move of the step was tried and did not lower the peak */
     uint32_t *order; /* scratch for move(): a copy of e->order */
 } mover;
 
-static const use *uses_of(const mover *v, uint32_t place, uint32_t *count)
+static const use *uses_of(const mover *v, uint32_t position, uint32_t *count)
 {
-    uint32_t name = v->names[place];
+    uint32_t name = v->names[position];
     *count = v->begin[name + 1] - v->begin[name];
     return v->uses + v->begin[name];
 }
 
-/** Marks the storages of the step at a place, or removes the marks. */
-static void mark(const mover *v, uint32_t place, bool on)
+/** Marks the storages of the step at a position, or removes the marks. */
+static void mark(const mover *v, uint32_t position, bool on)
 {
     uint32_t n;
-    const use *u = uses_of(v, place, &n);
+    const use *u = uses_of(v, position, &n);
     for (uint32_t k = 0; k < n; k++)
         v->mark[u[k].storage] = (uint8_t)(on ? v->mark[u[k].storage] | (u[k].writes ? 2 : 1) : 0);
 }
 
-/** True if the step at a place conflicts with the marked one. */
-static bool conflicts(const mover *v, uint32_t place)
+/** True if the step at a position conflicts with the marked one. */
+static bool conflicts(const mover *v, uint32_t position)
 {
     uint32_t n;
-    const use *u = uses_of(v, place, &n);
+    const use *u = uses_of(v, position, &n);
     for (uint32_t k = 0; k < n; k++)
         if (v->mark[u[k].storage] && (u[k].writes || v->mark[u[k].storage] & 2))
             return true;
@@ -66,32 +66,30 @@ static bool conflicts(const mover *v, uint32_t place)
 }
 
 /** True if the step may move: it has not been tried and writes nothing that outlives the run. */
-static bool is_free(const mover *v, uint32_t place)
+static bool is_free(const mover *v, uint32_t position)
 {
     uint32_t n;
-    const use *u = uses_of(v, place, &n);
+    const use *u = uses_of(v, position, &n);
     for (uint32_t k = 0; k < n; k++) {
         const ts_plan_storage *s = &v->e->storages[u[k].storage];
         if (u[k].writes && (s->outside || s->held))
             return false;
     }
-    return !v->tried[v->names[place]];
+    return !v->tried[v->names[position]];
 }
 
 /** Bytes that moving a step from before the peak step to after it saves at the peak: its results
  *  that are used later, less the storages that it uses and that were free at the peak before. */
-static int64_t gain_behind(const mover *v, uint32_t place, uint32_t peak)
+static int64_t gain_behind(const mover *v, uint32_t position, uint32_t peak)
 {
     uint32_t n;
-    const use *u = uses_of(v, place, &n);
+    const use *u = uses_of(v, position, &n);
     int64_t gain = 0;
     for (uint32_t k = 0; k < n; k++) {
         const ts_plan_storage *s = &v->e->storages[u[k].storage];
         if (!ts_needs_memory(s) || s->held)
             continue;
-        gain += s->first == place && s->last > peak ? s->bytes
-                : s->last < peak                    ? -s->bytes
-                                                    : 0;
+        gain += s->first == position && s->last > peak ? s->bytes : s->last < peak ? -s->bytes : 0;
     }
     return gain;
 }
@@ -99,23 +97,23 @@ static int64_t gain_behind(const mover *v, uint32_t place, uint32_t peak)
 /** Bytes that moving a step from after the peak step to before it saves at the peak: the storages
  *  made before the peak that only this step still needs, less its results. later: per storage, true
  *  if the peak step or a step between it and this step uses it. */
-static int64_t gain_before(const mover *v, uint32_t place, uint32_t peak, const bool *later)
+static int64_t gain_before(const mover *v, uint32_t position, uint32_t peak, const bool *later)
 {
     uint32_t n;
-    const use *u = uses_of(v, place, &n);
+    const use *u = uses_of(v, position, &n);
     int64_t gain = 0;
     for (uint32_t k = 0; k < n; k++) {
         const ts_plan_storage *s = &v->e->storages[u[k].storage];
         if (!ts_needs_memory(s) || s->held)
             continue;
-        gain += s->first == place                                              ? -s->bytes
-                : s->first < peak && s->last == place && !later[u[k].storage] ? s->bytes
-                                                                               : 0;
+        gain += s->first == position                                             ? -s->bytes
+                : s->first < peak && s->last == position && !later[u[k].storage] ? s->bytes
+                                                                                 : 0;
     }
     return gain;
 }
 
-/** Moves the step at place `from` to place `to`; recomputes lives and the peak. */
+/** Moves the step at position `from` to position `to`; recomputes lives and the peak. */
 static void move(const mover *v, uint32_t from, uint32_t to)
 {
     ts_exec *e = v->e;
@@ -140,8 +138,8 @@ static void move(const mover *v, uint32_t from, uint32_t to)
     ts_plan_find_lives(v->m);
 }
 
-/** Finds the move that saves the most bytes at the peak, from place *from to place *to. False if no
- *  move saves enough. later: scratch, one entry per storage. */
+/** Finds the move that saves the most bytes at the peak, from position *from to position *to. False
+ * if no move saves enough. later: scratch, one entry per storage. */
 static bool best_move(const mover *v, bool *later, uint32_t *from, uint32_t *to)
 {
     const ts_exec *e = v->e;

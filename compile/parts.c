@@ -9,10 +9,11 @@
 #include <string.h>
 
 enum {
-    ROUND = 512, /* places in the arena are multiples of 512 bytes */
-    LANES = 8,   /* maximum number of scratch memories; a power of 2 */
-    APART = 16,  /* steps for which bytes of the arena are not used again, see ts_exec_place() */
-    ROOM = 64 << 20,      /* bytes that a graph may cost so that steps can run at the same time */
+    ROUND = 512,            /* offsets in the arena are multiples of 512 bytes */
+    LANES = 8,              /* maximum number of scratch memories; a power of 2 */
+    APART = 16,             /* steps for which bytes of the arena are not used again, see
+                               ts_exec_assign_offsets() */
+    EXTRA_BYTES = 64 << 20, /* bytes that a graph may cost so that steps can run at the same time */
     SMALL_STEP = 16 << 20 /* bytes that steps move on average. Larger ones occupy the device alone;
                              at the same time they take longer */
 };
@@ -73,70 +74,72 @@ static bool add_part(ts_captured *k, const ts_exec *e, const ts_step *s)
     return true;
 }
 
-static int64_t room_of(const ts_exec *e, uint32_t storage)
+static int64_t rounded_size(const ts_exec *e, uint32_t storage)
 {
     return (e->storages[storage].bytes + ROUND - 1) / ROUND * ROUND;
 }
 
-/** True if a storage needs a place in the arena: it is internal to the plan and on the graph's
+/** True if a storage needs an offset in the arena: it is internal to the plan and on the graph's
  *  device, and not inside a group that has a kernel. */
-static bool is_placed(const ts_captured *k, const ts_exec *e, const ts_plan_storage *s)
+static bool is_in_arena(const ts_captured *k, const ts_exec *e, const ts_plan_storage *s)
 {
     return !s->outside && !s->constant && !s->held && ts_same_device(s->device, k->device) &&
            !(s->inside && atomic_load(&e->kernels[s->first].stage) == TS_KERNEL_READY);
 }
 
 /** Gives storages that steps outside the graph use arena offsets that no other storage shares. */
-static void place_apart(ts_captured *k, const ts_exec *e)
+static void assign_separate_offsets(ts_captured *k, const ts_exec *e)
 {
     const part *p = k->parts.data;
-    int64_t *places = k->places.data;
+    int64_t *offsets = k->offsets.data;
     for (uint32_t s = 0; s < e->nsteps; s++)
         for (uint32_t t = 0; p[s].where != INSIDE && t < p[s].touches; t++) {
             uint32_t i = touches_of(k, &p[s])[t].storage;
-            if (!is_placed(k, e, &e->storages[i]) || places[i] >= 0)
+            if (!is_in_arena(k, e, &e->storages[i]) || offsets[i] >= 0)
                 continue;
-            places[i] = k->planned;
-            k->planned += room_of(e, i);
+            offsets[i] = k->planned;
+            k->planned += rounded_size(e, i);
         }
 }
 
-/** ts_captured_place() with this distance between uses of bytes (ts_exec_place()). */
-static bool place(ts_captured *k, const ts_exec *e, uint32_t apart)
+/** ts_captured_assign_offsets() with this distance between uses of bytes
+ * (ts_exec_assign_offsets()). */
+static bool assign_offsets(ts_captured *k, const ts_exec *e, uint32_t apart)
 {
-    int64_t *places = k->places.data;
+    int64_t *offsets = k->offsets.data;
     k->planned = 0;
     for (uint32_t i = 0; i < e->nstorages; i++)
-        places[i] = TS_PLACE_NONE;
-    place_apart(k, e);
+        offsets[i] = TS_OFFSET_NONE;
+    assign_separate_offsets(k, e);
     for (uint32_t i = 0; i < e->nstorages; i++)
-        if (e->storages[i].first != UINT32_MAX && places[i] < 0 &&
-            is_placed(k, e, &e->storages[i]))
-            places[i] = TS_PLACE_WANTED;
-    return ts_exec_place(e, places, k->planned, &k->planned, apart);
+        if (e->storages[i].first != UINT32_MAX && offsets[i] < 0 &&
+            is_in_arena(k, e, &e->storages[i]))
+            offsets[i] = TS_OFFSET_WANTED;
+    return ts_exec_assign_offsets(e, offsets, k->planned, &k->planned, apart);
 }
 
-bool ts_captured_place(ts_captured *k, const ts_exec *e)
+bool ts_captured_assign_offsets(ts_captured *k, const ts_exec *e)
 {
-    if (!ts_array_reserve(&k->places, e->nstorages + 1, sizeof(int64_t)) || !place(k, e, 0))
+    if (!ts_array_reserve(&k->offsets, e->nstorages + 1, sizeof(int64_t)) ||
+        !assign_offsets(k, e, 0))
         return false;
     k->lanes = 1;
     k->branches = k->backend->capture_order && e->fused_bytes / SMALL_STEP < e->nsteps;
     if (!k->branches)
         return true;
-    int64_t room = ROOM, least = k->planned;
-    while (k->lanes < LANES && k->scratch > 1 && (2 * k->lanes - 1) * k->scratch <= room)
+    int64_t unused = EXTRA_BYTES, least = k->planned;
+    while (k->lanes < LANES && k->scratch > 1 && (2 * k->lanes - 1) * k->scratch <= unused)
         k->lanes *= 2;
-    room -= (k->lanes - 1) * k->scratch;
-    return place(k, e, APART) && (k->planned - least <= room || place(k, e, 0));
+    unused -= (k->lanes - 1) * k->scratch;
+    return assign_offsets(k, e, APART) && (k->planned - least <= unused || assign_offsets(k, e, 0));
 }
 
-bool ts_captured_has_places(const ts_captured *k, const ts_exec *e)
+bool ts_captured_has_offsets(const ts_captured *k, const ts_exec *e)
 {
-    const int64_t *places = k->places.data;
+    const int64_t *offsets = k->offsets.data;
     for (uint32_t i = 0; i < e->nstorages; i++)
-        if (e->storages[i].first != UINT32_MAX && places[i] < 0 &&
-            is_placed(k, e, &e->storages[i]))
+        if (e->storages[i].first != UINT32_MAX && offsets[i] < 0 &&
+            is_in_arena(k, e, &e->storages[i]))
             return false;
     return true;
 }

@@ -125,10 +125,10 @@ static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
     return fits_rows(m, i, s, rows);
 }
 
-/** Finds the last group that node i can join and shares a storage with, among the latest steps from
- *  `after` on; UINT32_MAX if there is none. The sizes of v are the node's iteration space. A call
- *  that is made again may join the last step without a common storage: the next call reads its
- *  result, and often that of the last step too. */
+/** Finds the last group that node i can join and shares a storage with, among the latest steps
+ *  starting at `after`; UINT32_MAX if there is none. The sizes of v are the node's iteration space.
+ *  A recomputed call may join the last step without a common storage: the next call reads
+ *  its result, and often that of the last step too. */
 static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v,
                            const ts_group_part *part, uint32_t after)
 {
@@ -415,11 +415,11 @@ static bool allocate(ts_exec *e, maker *m, const ts_array *storages)
     e->nstorages = storages->count;
     bool ok = e->storages && (e->steps = take(n * sizeof *e->steps)) &&
               (e->kernels = take(n * sizeof *e->kernels)) &&
-              (e->tiles = take(n * sizeof *e->tiles)) &&
-              (e->code = take(n * sizeof *e->code)) && (e->order = take(n * sizeof *e->order)) &&
+              (e->tiles = take(n * sizeof *e->tiles)) && (e->code = take(n * sizeof *e->code)) &&
+              (e->order = take(n * sizeof *e->order)) &&
               (e->opens = take(e->nstorages * sizeof *e->opens)) &&
               (e->closes = take(e->nstorages * sizeof *e->closes)) &&
-              (e->places = take(e->nstorages * sizeof *e->places)) &&
+              (e->offsets = take(e->nstorages * sizeof *e->offsets)) &&
               (m->begin = take((n + 1) * sizeof *m->begin)) &&
               (m->step_of = take((n + 1) * sizeof *m->step_of)) &&
               (m->member = take((n + 1) * sizeof *m->member));
@@ -561,7 +561,7 @@ void ts_exec_free(ts_exec *e)
     give(e->order, n * sizeof *e->order);
     give(e->opens, e->nstorages * sizeof *e->opens);
     give(e->closes, e->nstorages * sizeof *e->closes);
-    give(e->places, e->nstorages * sizeof *e->places);
+    give(e->offsets, e->nstorages * sizeof *e->offsets);
     ts_constants_free(e, atomic_load(&e->kept));
     ts_array_free(&e->folded, sizeof(ts_folded));
     ts_array_free(&e->known, sizeof(ts_known_number));

@@ -79,7 +79,7 @@ bool ts_plan_is_written(const maker *m, uint32_t storage, uint32_t from, uint32_
  * Sets *call and args to a call that recomputes storage s, a result of `node`: the cheap part of
  * `node` that computes s (ts_plan_decompose()), else `node` itself.
  * @param cheap  whether `node` itself may be recomputed
- * @param args   has room for TS_MAX_ARGS arguments
+ * @param args   buffer of TS_MAX_ARGS arguments
  * @return false if no call may recompute s: `node` has no such part, and `cheap` is false
  */
 bool ts_plan_maker(const maker *m, uint32_t node, uint32_t s, bool cheap, ts_graph_node *call,

@@ -92,7 +92,7 @@ static bool add_value(builder *b, ts_id *id, uint32_t storage)
 static bool copy_storage(builder *b, uint32_t s, int depth);
 
 /** If the value *id is on a chosen storage, replaces *id by the value's copy, and first adds the
- *  call that computes the copy, if it is not there. depth: number of recursive calls. */
+ * call that computes the copy, unless it was added before. depth: number of recursive calls. */
 static bool copy_value(builder *b, ts_id *id, int depth)
 {
     uint32_t at = ts_id_index(*id), s = ts_graph_value_at(b->graph, *id)->storage;
@@ -285,8 +285,8 @@ static bool split_products(builder *b, uint32_t i, uint32_t *next, bool *split)
 }
 
 /** Adds late call i, or appends it to the waiting calls if it conflicts with them. A call that is
- *  not cheap is placed after the waiting calls. *next: the next call to place. */
-static bool place_late(builder *b, uint32_t i, uint32_t *next)
+ *  not cheap is placed after the waiting calls. *next: the next call to append. */
+static bool append_late(builder *b, uint32_t i, uint32_t *next)
 {
     ts_graph_node n = *ts_graph_node_at(b->graph, i);
     bool split;
@@ -301,7 +301,7 @@ static bool place_late(builder *b, uint32_t i, uint32_t *next)
 
 /* ------------------------------------------------------------------------------ rebuild ---- */
 
-static bool place_all(builder *b)
+static bool append_all(builder *b)
 {
     uint32_t count = b->graph->nodes.count, next, n;
     for (uint32_t i = count; i-- > 0;) {
@@ -316,7 +316,7 @@ static bool place_all(builder *b)
         /* drop dead calls here: after the rebuild, a dead write to a copy would not look dead */
         if (b->m->step_of[b->now] == UINT32_MAX && !(early.flags & TS_NODE_CONSTANT_CALL))
             continue;
-        if (b->now < b->again->split ? !emit_early(b, &early) : !place_late(b, b->now, &next))
+        if (b->now < b->again->split ? !emit_early(b, &early) : !append_late(b, b->now, &next))
             return false;
     }
     return emit_waiting(b);
@@ -332,7 +332,7 @@ bool ts_plan_recompute(maker *m, ts_array *storages, const ts_again *again, bool
     memset(b.made, 0, bytes);
     b.copies = b.made + storages->count;
     b.values = b.copies + storages->count;
-    bool ok = place_all(&b);
+    bool ok = append_all(&b);
     if (ok) {
         ts_array before = g->nodes;
         g->nodes = b.nodes;

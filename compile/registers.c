@@ -89,7 +89,7 @@ static int8_t register_of(const scan *s, const ts_emit_node *n, int k, int copy)
     return x->op == TS_DO_NUMBER ? s->fixed[x->slot] : s->at[copy][n->in[k]];
 }
 
-/** True if node i is the last that uses operand k, which is no number. */
+/** True if node i is the last that uses operand k, which is not a number. */
 static bool dies(const scan *s, int i, int k)
 {
     const ts_emit_node *n = &s->b->nodes[i];
@@ -97,7 +97,7 @@ static bool dies(const scan *s, int i, int k)
 }
 
 /** Assigns the registers of a copy of node i and writes it. loaded: registers of its numbers. */
-static void place_copy(scan *s, int i, int copy, const int8_t *loaded, bool tail)
+static void assign_copy(scan *s, int i, int copy, const int8_t *loaded, bool tail)
 {
     const ts_emit_node *n = &s->b->nodes[i];
     bool fused = n->op == TS_DO_FMA, result = n->op != TS_DO_STORE;
@@ -131,7 +131,7 @@ static void place_copy(scan *s, int i, int copy, const int8_t *loaded, bool tail
 
 /** Writes the nodes for `copies` vectors of each operand, interleaved, because the instructions of
  *  one vector depend on each other. kept: registers of numbers, as bits. */
-static void place_nodes(scan *s, uint32_t kept, int copies, bool tail)
+static void assign_nodes(scan *s, uint32_t kept, int copies, bool tail)
 {
     s->used = kept;
     s->used_masks = 0;
@@ -148,7 +148,7 @@ static void place_nodes(scan *s, uint32_t kept, int copies, bool tail)
                 s->b->machine->number(s->w, s->b, s->b->nodes[n->in[k]].slot, loaded[k]);
         }
         for (int copy = 0; copy < copies; copy++)
-            place_copy(s, i, copy, loaded, tail);
+            assign_copy(s, i, copy, loaded, tail);
         for (int k = 0; k < 3; k++)
             if (loaded[k] >= 0)
                 release(s, false, loaded[k]);
@@ -190,7 +190,7 @@ bool ts_block_write(const ts_emit_block *b, ts_code_writer *w)
     for (;; copies /= 2) {
         s.short_of = false;
         s.most = 0;
-        place_nodes(&s, 0, copies, false);
+        assign_nodes(&s, 0, copies, false);
         if (!s.short_of || copies == 1)
             break;
     }
@@ -205,12 +205,12 @@ bool ts_block_write(const ts_emit_block *b, ts_code_writer *w)
             b->machine->number(w, b, k, s.fixed[k]);
     for (; copies; copies = copies > 1) { /* several vectors, then one */
         uint8_t *skip, *loop = b->machine->loop(w, b, copies, &skip);
-        place_nodes(&s, kept, copies, false);
+        assign_nodes(&s, kept, copies, false);
         b->machine->loop_end(w, b, copies, loop, skip);
     }
     uint8_t *skip = b->machine->tail(w, b);
     if (skip)
-        place_nodes(&s, kept, 1, true);
+        assign_nodes(&s, kept, 1, true);
     b->machine->end(w, b, skip);
     return !w->full && !s.short_of;
 }

@@ -17,7 +17,7 @@ enum {
 
 static bool has_layout(const ts_layout *l, const ts_tensor *t)
 {
-    return l->dtype == t->dtype && l->ndim == t->ndim && l->place == ts_tensor_place(t) &&
+    return l->dtype == t->dtype && l->ndim == t->ndim && l->offset == ts_tensor_byte_offset(t) &&
            ts_same_sizes(l->sizes, t->sizes, t->ndim) &&
            ts_same_sizes(l->strides, t->strides, t->ndim);
 }
@@ -84,7 +84,7 @@ static const char *check_leaves(const ts_repeat *p, ts_tensor *const *inputs)
             return "the program has released a parameter";
         if (r->had != (g != NULL))
             return r->had ? "a gradient or declared tensor is missing"
-                          : "a gradient or declared tensor is there already";
+                          : "a gradient or declared tensor exists already";
         if (!r->read)
             continue;
         bool alone = leaf && atomic_load_explicit(&g->refs, memory_order_relaxed) == 1 &&
@@ -310,7 +310,7 @@ static ts_tensor *handle_on(ts_thread *thread, ts_storage *s, const ts_layout *l
     base.dtype = l->dtype;
     base.device = s->device;
     ts_tensor *t = ts_tensor_alias(thread, &base, l->sizes, l->strides, l->ndim,
-                                   l->place / ts_dtype_sizes[l->dtype]);
+                                   l->offset / ts_dtype_sizes[l->dtype]);
     if (t)
         t->flags = l->flags;
     return t;

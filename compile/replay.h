@@ -20,7 +20,7 @@
 /** Layout of a tensor in its storage. Layouts are compared byte by byte. */
 typedef struct ts_layout {
     uint8_t dtype, ndim, flags; /* flags: TS_TENSOR_CONTIGUOUS, TS_TENSOR_VIEW */
-    int64_t place; /* bytes from the start of the storage */
+    int64_t offset;             /* bytes from the start of the storage */
     int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS]; /* strides in elements; unused entries 0 */
 } ts_layout;
 /** Sets *l to the layout of t. */

@@ -30,19 +30,19 @@ static void release_nothing(void *foreign, void *data, int64_t bytes)
 }
 
 /** A storage for promised storage i, which had no reference left at the end of the recording.
- *  During a capture it must have a place in the graph's arena. */
+ *  During a capture it must have an offset in the graph's arena. */
 static ts_storage *new_storage(const ts_run *r, uint32_t i)
 {
     const ts_plan_storage *s = &r->exec->storages[i];
-    bool placed = r->arena && r->places[i] >= 0;
-    if (!placed && r->workspace && r->workspace->base) {
+    bool in_arena = r->arena && r->offsets[i] >= 0;
+    if (!in_arena && r->workspace && r->workspace->base) {
         ts_error_set(TS_ERR_STATE, "a group was refused after its capture was planned");
         return NULL;
     }
-    ts_storage *made = ts_storage_new(r->thread, s->device, placed ? 0 : s->bytes);
-    if (made && placed) {
+    ts_storage *made = ts_storage_new(r->thread, s->device, in_arena ? 0 : s->bytes);
+    if (made && in_arena) {
         made->bytes = s->bytes;
-        made->data = r->arena + r->places[i];
+        made->data = r->arena + r->offsets[i];
         made->release = release_nothing;
     }
     return made;
@@ -89,7 +89,7 @@ void ts_exec_close(const ts_run *r, uint32_t i)
         next = ((const ts_graph_value *)e->graph->values.data)[next - 1].before;
     }
     if (!s->outside && !s->constant && !s->held && r->storages[i]) {
-        ts_arena_fill(r, i); /* poisons the place for debugging; a failure is ignored */
+        ts_arena_fill(r, i); /* poisons the bytes for debugging; a failure is ignored */
         ts_storage_release(r->storages[i]);
         r->storages[i] = NULL;
     }

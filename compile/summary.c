@@ -133,7 +133,7 @@ void ts_layout_of(ts_layout *l, const ts_tensor *t)
     l->dtype = t->dtype;
     l->ndim = t->ndim;
     l->flags = t->flags & (TS_TENSOR_CONTIGUOUS | TS_TENSOR_VIEW);
-    l->place = ts_tensor_place(t);
+    l->offset = ts_tensor_byte_offset(t);
     memcpy(l->sizes, t->sizes, t->ndim * sizeof *l->sizes);
     memcpy(l->strides, t->strides, t->ndim * sizeof *l->strides);
 }

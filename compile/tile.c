@@ -1,7 +1,7 @@
 /**
  * @file tile.c  Fused groups on the CPU: all calls of a group on one tile, then the next tile.
  *
- * A tile is a part of the group's iteration space whose values fit the first-level cache. The calls
+ * A tile is a part of the group's iteration space whose values fit the L1 cache. The calls
  * run the eager kernels, so a group gives the same bits as its calls one by one. Each call's shape
  * rule runs once per size of tiles; other tiles of that size change only the addresses. A value
  * that only the group uses is stored in a buffer of one tile.
@@ -44,7 +44,7 @@ typedef struct ts_tiles {
                                     it */
     int64_t buffer;     /* bytes of a buffer */
     size_t worker;      /* bytes of a worker's values, calls and buffers */
-    char *room;         /* memory of the workers */
+    char *memory;       /* memory of the workers */
     int nworkers;
     char *parts;        /* npieces numbers for each whole call; NULL: none */
     int64_t npieces;
@@ -170,7 +170,7 @@ static void lay_out(tiles *w)
 /** True if all calls run as machine code, which needs neither plans nor buffers. */
 static bool is_code(const tiles *w) { return w->code && w->code->whole; }
 
-/** Chooses the split dim and the size of tiles, so that a tile's values fit the first-level cache
+/** Chooses the split dim and the size of tiles, so that a tile's values fit the L1 cache
  *  and rows stay whole. */
 static void choose_tiles(tiles *w)
 {
@@ -400,8 +400,8 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
         atomic_store(&w->failed, 1);
         return;
     }
-    char *room = w->room + (size_t)number * w->worker;
-    worker own = {.values = (tile_value *)room};
+    char *memory = w->memory + (size_t)number * w->worker;
+    worker own = {.values = (tile_value *)memory};
     own.calls = (tile_call *)(own.values + w->nvalues);
     own.buffers = (char *)(((uintptr_t)(own.calls + w->ncalls) + 63) & ~(uintptr_t)63);
     memcpy(own.values, w->values, w->nvalues * sizeof *own.values);
@@ -419,7 +419,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
         }
 }
 
-/** A state with room for values and calls; NULL with an error. */
+/** Allocates a state with its values and calls; NULL with an error. */
 static tiles *allocate(const ts_run *r, const ts_step *s, size_t values)
 {
     size_t bytes = sizeof(tiles) + values * sizeof(tile_value) + s->count * sizeof(tile_call);
@@ -536,7 +536,7 @@ static bool join_pieces(tiles *w)
  *  another thread has kept one. */
 static bool run_serial(tiles *w)
 {
-    char room[KEPT_BUFFERS + 64], *buffers = room;
+    char memory[KEPT_BUFFERS + 64], *buffers = memory;
     bool large = w->nbuffers * w->buffer > KEPT_BUFFERS, ok = true;
     const ts_exec *e = w->run->exec;
     tiles *none = NULL;
@@ -563,20 +563,20 @@ static bool run_parallel(tiles *w)
     ts_thread *thread = w->run->thread;
     w->worker = (w->nvalues * sizeof(tile_value) + w->ncalls * sizeof(tile_call) + 128 +
                  (size_t)(w->nbuffers * w->buffer) + 63) & ~(size_t)63;
-    size_t room = (size_t)w->nworkers * w->worker;
+    size_t memory = (size_t)w->nworkers * w->worker;
     ts_error error = {0};
     w->error = &error;
-    bool ok = (w->room = ts_alloc(thread, room)) != NULL;
+    bool ok = (w->memory = ts_alloc(thread, memory)) != NULL;
     if (ok) {
         ts_parallel_for(w->outer * w->along, w->grain, run_tiles, w);
-        ts_free(thread, w->room, room);
+        ts_free(thread, w->memory, memory);
         if (error.code != TS_OK) {
             error.count = thread->error->count + 1;
             *thread->error = error;
         }
         ok = !w->failed && join_pieces(w);
     } else {
-        ts_error_memory("a fused group", (int64_t)room);
+        ts_error_memory("a fused group", (int64_t)memory);
     }
     ts_tiles_free(w);
     return ok;
@@ -597,15 +597,15 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s)
     size_t parts = 0;
     for (uint32_t k = 0; k < w->ncalls; k++)
         parts += w->calls[k].whole ? (size_t)w->npieces * sizeof(double) : 0;
-    char *room = w->parts = parts ? ts_alloc(r->thread, parts) : NULL;
-    if (parts && !room) {
+    char *memory = w->parts = parts ? ts_alloc(r->thread, parts) : NULL;
+    if (parts && !memory) {
         ts_tiles_free(w);
         return ts_error_memory("a fused group", (int64_t)parts);
     }
     unsigned before = r->thread->error->count;
     bool ok = w->nworkers > 1 ? run_parallel(w) : run_serial(w);
-    if (room)
-        ts_free(r->thread, room, parts);
+    if (memory)
+        ts_free(r->thread, memory, parts);
     if (ok)
         return TS_OK;
     return r->thread->error->count != before

@@ -35,9 +35,6 @@ typedef struct tile_call {
     ts_tensor all;  /* whole: header of the whole argument */
 } tile_call;
 
-/** Kernels may reduce fewer than TS_FEW_ROWS rows of at most TS_SHORT_ROW elements in another order
- *  of operations than more rows (plan_parts() in backends/cpu/reduce.c). */
-enum { TS_SHORT_ROW = 32, TS_FEW_ROWS = 8 };
 /** Sorts the dims of the space of step s and of the values by the sum of the values' strides, the
  *  largest first, so that tiles of values whose dims are permuted in memory are contiguous too.
  *  sizes receives the sizes of the space. All values with more than one element get its dims. */

@@ -62,11 +62,11 @@ static uint32_t half_of(const pass *p, uint32_t value)
 }
 
 /** Fills the next header of widened_arguments() for a value, over one of its two storages. */
-static ts_tensor *header_for(const pass *p, uint32_t value, uint32_t *headers, ts_storage *places)
+static ts_tensor *header_for(const pass *p, uint32_t value, uint32_t *headers, ts_storage *storages)
 {
     ts_tensor *t = &p->headers[(*headers)++];
     ts_group_header(p->graph, value_at(p, value), t);
-    t->storage = &places[t->device.backend != TS_KEY_CPU];
+    t->storage = &storages[t->device.backend != TS_KEY_CPU];
     t->storage->device = t->device;
     return t;
 }
@@ -81,13 +81,13 @@ static uint16_t widened_arguments(const pass *p, const ts_graph_node *n)
     ts_tensor results[TS_MAX_RETS];
     ts_plan plan;
     uint32_t headers = 0;
-    ts_storage places[2] = {{.refs = 1}, {.refs = 1}}; /* on the CPU; on the device */
+    ts_storage storages[2] = {{.refs = 1}, {.refs = 1}}; /* on the CPU; on the device */
     ts_device device = TS_DEVICE_CPU;
     for (int i = 0; i < n->nargs; i++) {
         bool list = a[i].tag == TS_TAG_TENSORS;
         for (uint32_t k = 0; k < (list ? a[i].count : a[i].tag == TS_TAG_TENSOR); k++) {
             uint32_t value = ts_id_index(list ? (ts_id)ts_graph_ints_at(g, a[i].at)[k] : a[i].id);
-            ts_tensor *t = p->registers[value] = header_for(p, value, &headers, places);
+            ts_tensor *t = p->registers[value] = header_for(p, value, &headers, storages);
             if (t->device.backend != TS_KEY_CPU)
                 device = t->device;
         }
@@ -100,7 +100,8 @@ static uint16_t widened_arguments(const pass *p, const ts_graph_node *n)
             uint32_t value = ts_id_index((ts_id)ts_graph_ints_at(g, a[i].at)[k]),
                      half = half_of(p, value);
             if (half != value)
-                ((ts_tensor **)(uintptr_t)args[i].list)[k] = header_for(p, half, &headers, places);
+                ((ts_tensor **)(uintptr_t)args[i].list)[k] =
+                    header_for(p, half, &headers, storages);
         }
     for (int i = 0; i < n->nrets; i++) {
         rets[i] = n->rets[i] ? ts_value_tensor(&results[i]) : ts_value_none();

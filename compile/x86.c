@@ -36,19 +36,20 @@ static void word32(ts_code_writer *w, int32_t x)
 }
 
 /** The last operand of an instruction: a register, or memory at base + index * 2^shift + offset. */
-typedef struct place {
+typedef struct operand {
     bool memory;
     int reg;   /* register, or the base */
     int index; /* -1: none */
     int shift, offset;
-} place;
-static place in_register(int reg) { return (place){.reg = reg, .index = -1}; }
-static place in_table(int slot)
+} operand;
+static operand in_register(int reg) { return (operand){.reg = reg, .index = -1}; }
+static operand in_table(int slot)
 {
-    return (place){true, RDX, -1, 0, (int)sizeof(ts_lanes) * slot};
+    return (operand){true, RDX, -1, 0, (int)sizeof(ts_lanes) * slot};
 }
 /** Operand k of a node, as the last operand of an instruction. */
-static place last_operand(const ts_emit_block *b, const ts_emit_node *n, ts_emit_registers r, int k)
+static operand last_operand(const ts_emit_block *b, const ts_emit_node *n, ts_emit_registers r,
+                            int k)
 {
     return r.in[k] < 0 ? in_table(b->nodes[n->in[k]].slot) : in_register(r.in[k]);
 }
@@ -65,7 +66,7 @@ typedef struct instruction {
 } instruction;
 
 /** ModRM, SIB and offset. EVEX scales offsets of one byte, so none other than 0 is used. */
-static void write_place(ts_code_writer *w, int reg, place p)
+static void write_operand(ts_code_writer *w, int reg, operand p)
 {
     reg = (reg & 7) << 3;
     if (!p.memory) {
@@ -83,19 +84,19 @@ static void write_place(ts_code_writer *w, int reg, place p)
         word32(w, p.offset);
 }
 
-static void vex(ts_code_writer *w, instruction i, place p)
+static void vex(ts_code_writer *w, instruction i, operand p)
 {
     int x = p.memory && p.index >= 8;
     byte(w, 0xc4);
     byte(w, (i.reg < 8) << 7 | !x << 6 | (p.reg < 8) << 5 | i.map);
     byte(w, i.w << 7 | (~i.with & 15) << 3 | (i.length & 1) << 2 | i.pp);
     byte(w, i.code);
-    write_place(w, i.reg, p);
+    write_operand(w, i.reg, p);
     if (i.immediate >= 0)
         byte(w, i.immediate);
 }
 
-static void evex(ts_code_writer *w, instruction i, place p)
+static void evex(ts_code_writer *w, instruction i, operand p)
 {
     int x = p.memory ? p.index >= 8 : p.reg >> 4 & 1;
     byte(w, 0x62);
@@ -103,7 +104,7 @@ static void evex(ts_code_writer *w, instruction i, place p)
     byte(w, i.w << 7 | (~i.with & 15) << 3 | 4 | i.pp);
     byte(w, i.zero << 7 | i.length << 5 | !(i.with & 16) << 3 | i.mask);
     byte(w, i.code);
-    write_place(w, i.reg, p);
+    write_operand(w, i.reg, p);
     if (i.immediate >= 0)
         byte(w, i.immediate);
 }
@@ -111,7 +112,7 @@ static void evex(ts_code_writer *w, instruction i, place p)
 static bool is_512(const ts_emit_block *b) { return b->machine->masks != 0; }
 
 /** A vector instruction of the machine's width. */
-static void vector(ts_code_writer *w, const ts_emit_block *b, instruction i, place p)
+static void vector(ts_code_writer *w, const ts_emit_block *b, instruction i, operand p)
 {
     i.length = is_512(b) ? 2 : 1;
     i.w = i.w && (is_512(b) || (i.map == 2 && i.code >= 0x98)); /* VEX: of fused multiply-adds */
@@ -120,8 +121,8 @@ static void vector(ts_code_writer *w, const ts_emit_block *b, instruction i, pla
 
 /* --------------------------------------------------------------------------------- nodes ---- */
 
-/** Instructions of the operations from TS_DO_ADD on. code: for lanes of 4 bytes; wide: of 8 bytes,
- *  0 if there is none. real: floats, whose prefix depends on the width. */
+/** Instructions of the operations starting at TS_DO_ADD. code: for lanes of 4 bytes; wide: of 8
+ *  bytes, 0 if there is none. real: floats, whose prefix depends on the width. */
 static const struct {
     uint8_t real, map, pp, code, wide;
 } table[] = {
@@ -136,10 +137,10 @@ static const struct {
 
 static int lanes(const ts_emit_block *b) { return b->machine->bytes / (b->wide ? 8 : 4); }
 
-static place at_pointer(const ts_emit_block *b, const ts_emit_node *n, int copy)
+static operand at_pointer(const ts_emit_block *b, const ts_emit_node *n, int copy)
 {
     int item = n->form == TS_FORM_BYTE ? 0 : n->form != TS_FORM_FULL ? 1 : b->wide ? 3 : 2;
-    return (place){true, POINTERS[n->slot], RAX, item, (copy * lanes(b)) << item};
+    return (operand){true, POINTERS[n->slot], RAX, item, (copy * lanes(b)) << item};
 }
 
 static void load(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
@@ -205,7 +206,7 @@ static void fused(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node 
 {
     instruction i = {.map = 2, .pp = 1, .code = 0xa8, .w = b->wide, .reg = r.to, .with = r.in[1],
                      .immediate = -1};
-    place last = last_operand(b, n, r, 2);
+    operand last = last_operand(b, n, r, 2);
     if (r.to == r.in[2] && r.to != r.in[0]) {
         i.code = 0xb8; /* to += with * last */
         i.with = r.in[0];
@@ -254,7 +255,7 @@ static void node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *
     instruction i = {.map = table[at].map, .pp = table[at].real ? b->wide : table[at].pp,
                      .code = b->wide ? table[at].wide : table[at].code, .w = b->wide, .reg = r.to,
                      .with = r.in[0], .immediate = -1};
-    place last = n->in[1] < 0 ? in_register(0) : last_operand(b, n, r, 1);
+    operand last = n->in[1] < 0 ? in_register(0) : last_operand(b, n, r, 1);
     switch (n->op) {
     case TS_DO_ROUND: i.immediate = n->form; /* fall through */
     case TS_DO_SQRT: case TS_DO_IABS: case TS_DO_TOINT: case TS_DO_TOFLOAT: case TS_DO_FROM_F16:
@@ -307,7 +308,7 @@ static void begin(ts_code_writer *w, const ts_emit_block *b)
             push_pop(w, 0x50, POINTERS[i]);
     for (int i = 0; i < b->npointers; i++) { /* mov pointer, [rdi + 8 i] */
         BYTES(w, POINTERS[i] < 8 ? 0x48 : 0x4c, 0x8b);
-        write_place(w, POINTERS[i], (place){true, RDI, -1, 0, 8 * i});
+        write_operand(w, POINTERS[i], (operand){true, RDI, -1, 0, 8 * i});
     }
     BYTES(w, 0x31, 0xc0); /* xor eax, eax */
 }

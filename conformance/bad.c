@@ -30,7 +30,7 @@ static ts_status call(const ts_case *c, const ts_made *m, const ts_value *args)
 /** Status codes that the CPU returned for the calls of a sweep, in order. */
 typedef struct ts_answers {
     ts_status *codes;    /* freed by compare_odd() */
-    int count, room, at; /* at: the next code to compare with */
+    int count, capacity, at; /* at: the next code to compare with */
 } ts_answers;
 
 /** Checks that `got` and the recorded code equal `want`, and that the message names the op and
@@ -136,16 +136,16 @@ static void sweep_kinds(ts_case *c, const ts_made *m)
 
 static void append_code(ts_answers *a, ts_status status)
 {
-    if (a->count == a->room) {
-        a->room = 2 * a->room + 64;
-        a->codes = realloc(a->codes, (size_t)a->room * sizeof *a->codes);
+    if (a->count == a->capacity) {
+        a->capacity = 2 * a->capacity + 64;
+        a->codes = realloc(a->codes, (size_t)a->capacity * sizeof *a->codes);
     }
     a->codes[a->count++] = status;
 }
 
 /**
- * True if a status other than the CPU's is no failure: META may accept calls whose error depends on
- * values or on a missing kernel, and out of memory depends on the device.
+ * True if a status other than the CPU's is not a failure: META may accept calls whose error depends
+ * on values or on a missing kernel, and out of memory depends on the device.
  */
 static bool may_differ(const ts_case *c, ts_status want, ts_status got)
 {

@@ -169,7 +169,7 @@ static double normal_at(uint64_t seed, int place, int64_t i)
 {
     static struct {
         uint64_t seed, state;
-        int64_t numel, room;
+        int64_t numel, capacity;
         double *x;
     } kept[MADE_MOST], *k;
     k = &kept[place];
@@ -177,9 +177,9 @@ static double normal_at(uint64_t seed, int place, int64_t i)
         k->seed = k->state = seed;
         k->numel = 0;
     }
-    if (k->room <= i) {
-        k->room = 2 * i + 64;
-        k->x = realloc(k->x, (size_t)k->room * sizeof *k->x);
+    if (k->capacity <= i) {
+        k->capacity = 2 * i + 64;
+        k->x = realloc(k->x, (size_t)k->capacity * sizeof *k->x);
     }
     for (; k->numel <= i; k->numel++)
         k->x[k->numel] = random_normal(&k->state);

@@ -24,7 +24,7 @@ static bool chosen(const ts_choice *choice, const char *name)
     return choice->count == 0;
 }
 
-int units_choose(const ts_judge_opts *opts, ts_unit *units, int room)
+int units_choose(const ts_judge_opts *opts, ts_unit *units, int capacity)
 {
     int n = 0;
     for (int k = 0; k < ts_sample_family_count; k++) {
@@ -35,7 +35,7 @@ int units_choose(const ts_judge_opts *opts, ts_unit *units, int room)
                 end++;
             if (!chosen(&opts->families, f->name) || !chosen(&opts->ops, op))
                 continue;
-            if (n < room)
+            if (n < capacity)
                 units[n] = (ts_unit){f, first, end - first};
             n++;
         }

@@ -38,8 +38,9 @@ typedef struct ts_unit {
     int first, count;
 } ts_unit;
 
-/** Returns the number of units that opts select, and writes the first `room` of them to units. */
-int units_choose(const ts_judge_opts *opts, ts_unit *units, int room);
+/** Returns the number of units that opts select. Writes them to `units`, at most `capacity` of
+ *  them. */
+int units_choose(const ts_judge_opts *opts, ts_unit *units, int capacity);
 /** Tests the candidate and fills the card. Returns false, with the reason in card->error, if the
  *  backend cannot be opened, a process cannot be started or memory runs out. */
 bool judge(ts_card *card, const ts_candidate *candidate, const ts_judge_opts *opts);

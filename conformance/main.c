@@ -277,7 +277,7 @@ static int judge_one(const settings *s, const ts_candidate *c, ts_card *card)
     ts_progress_free(t.progress);
     if (!good) {
         char shown[400];
-        fprintf(stderr, "ts-conformance: %s cannot be judged: %s\n",
+        fprintf(stderr, "ts-conformance: %s cannot be tested: %s\n",
                 ts_escape_text(shown, sizeof shown, who), card->error);
         return EXIT_USAGE;
     }

@@ -272,7 +272,7 @@ static size_t small_class_bytes(int klass)
 }
 
 /** Descriptor of a mapping that is divided into 16 slabs. The mapping is one slab longer, so that
- *  the slabs can be aligned; the descriptor is in the unused rest behind the last slab. */
+ *  the slabs can be aligned; the descriptor is in the unused rest after the last slab. */
 typedef struct batch {
     struct batch *next;
     void *base;

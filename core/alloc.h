@@ -23,7 +23,7 @@
 /** The small blocks of one thread. The arrays have an entry per size class. */
 struct ts_heap {
     void *free[TS_SMALL_CLASSES];  /* first free block, linked by ts_next_free() */
-    char *bump[TS_SMALL_CLASSES];  /* begin of the unused rest of the class's newest slab */
+    char *bump[TS_SMALL_CLASSES];  /* start of the unused rest of the class's newest slab */
     char *limit[TS_SMALL_CLASSES]; /* end of that slab */
     _Atomic(void *) remote;        /* blocks freed by other threads */
     ts_heap *next;                 /* list of heaps without a thread */

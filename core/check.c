@@ -33,8 +33,8 @@ static const char *name_at(const char *names, int index, char *name, size_t size
     return name;
 }
 
-/** The noun for an argument in messages, such as "a path". It follows from the argument's name,
- *  which the library uses for one kind of argument only. */
+/** The noun for an argument in messages, such as "a path". The noun follows from the argument's
+ * name, which the library uses for one kind of argument only. */
 static const char *noun_of(const char *name, bool object)
 {
     static const struct {
@@ -47,7 +47,7 @@ static const char *noun_of(const char *name, bool object)
         {false, "a list", "argv args rets values inputs outputs parts knobs"},
         {false, "a function", "fn visit write hook kernel callback get length forward step"},
         {false, "a rule", "rule"},
-        {false, "a place for a tensor", "images labels"},
+        {false, "an address for a tensor", "images labels"},
         {false, "options", "opts"},
         {false, "a ts_module_type", "type"},
         {false, "a ts_training", "training"},
@@ -56,7 +56,7 @@ static const char *noun_of(const char *name, bool object)
         {false, "a region", "region"},
         {false, "a registration", "registration"},
         {false, "a file", "file out"},
-        {false, "a place for the result", "description status batch checkpoint device fd list "
+        {false, "an address for the result", "description status batch checkpoint device fd list "
                                           "graph stats stream event value ms work machine "
                                           "shares"},
         {true, "a module", "m child model sequential"},

@@ -44,10 +44,10 @@ TS_INLINE bool ts_tensor_bytes(const int64_t *sizes, int ndim, size_t item, int6
 }
 
 /** Parses the whole text as a decimal integer in [least, most], with an optional minus sign. False
- *  if it is none; *value is then unchanged and no error is recorded. */
+ * if the text is not such an integer; *value is then unchanged and no error is recorded. */
 bool ts_read_int(const char *text, int64_t least, int64_t most, int64_t *value);
 /** Index of `word` in `list`, a text of words with a separator between them, such as "a|b|c"; -1 if
- *  it is not there. */
+ * the list does not contain it. */
 int ts_word_index(const char *list, char separator, const char *word);
 
 #endif

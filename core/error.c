@@ -47,7 +47,7 @@ void ts_error_clear(void)
 {
     ts_error *e = record();
     e->code = TS_OK;
-    e->placed = false;
+    e->located = false;
     e->site = NULL;
     e->op[0] = e->hint[0] = e->message[0] = 0;
 }
@@ -121,7 +121,7 @@ static ts_status fail(ts_status code, const char *op, const void *site, const ch
     char advice[sizeof e->hint];
     snprintf(advice, sizeof advice, "%s", hint ? hint : "");
     e->code = code == TS_OK ? TS_ERR_INTERNAL : code;
-    e->reported = e->placed = false;
+    e->reported = e->located = false;
     e->count++;
     e->site = site;
     ts_escape(e->op, sizeof e->op, op ? op : "", true);
@@ -161,12 +161,12 @@ ts_status ts_error_set_hint(ts_status code, const char *hint, const char *format
 ts_status ts_error_within(const char *place)
 {
     ts_error *e = record();
-    if (e->code != TS_OK && !e->placed && place) {
+    if (e->code != TS_OK && !e->located && place) {
         char shown[256];
         size_t used = strlen(e->message);
         snprintf(e->message + used, sizeof e->message - used, " (in %s)",
                  ts_escape_text(shown, sizeof shown, place));
-        e->placed = true;
+        e->located = true;
     }
     return e->code;
 }

@@ -8,7 +8,7 @@
 /** The per-thread record. */
 struct ts_error {
     ts_status code;
-    bool placed; /* the message ends with a place, see ts_error_within() */
+    bool located;  /* the message ends with a location, see ts_error_within() */
     bool reported; /* the outermost call returned this failure: the next failure replaces it */
     unsigned count; /* failures recorded so far, modulo 2^32 */
     const void *site;

@@ -238,7 +238,7 @@ ts_status ts_file_replace(const char *op, const char *path,
     if (status == TS_OK) {
         status = write_temporary(op, temporary, there ? &old : NULL, write, ctx);
         if (status == TS_OK && ts_files.rename(temporary, path) != 0)
-            status = ts_file_refused(op, "put the new file in the place of", path);
+            status = ts_file_refused(op, "rename the new file to", path);
         if (status == TS_OK)
             status = ts_folder_sync(op, folder, fd);
         else

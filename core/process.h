@@ -1,5 +1,5 @@
-/** @file process.h  Locks and threads across forks and the end of the process. There is room for 16
- * locks and for 16 hooks of each kind; further ones are ignored. */
+/** @file process.h  Locks and threads across forks and the end of the process. At most 16 locks and
+ * 16 hooks of each kind can be registered; the functions ignore further ones. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_PROCESS_H
 #define TS_CORE_PROCESS_H

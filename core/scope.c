@@ -41,21 +41,21 @@ TS_INLINE int64_t innermost(const ts_thread *thread)
     return (char *)thread->scope - (char *)thread->blocks;
 }
 
-/** Makes room for one more block; false if out of memory. */
+/** Makes the array of blocks larger, for at least one more block; false if out of memory. */
 static TS_COLD bool grow(ts_thread *thread)
 {
-    int64_t room = thread->room < 16 * (int64_t)sizeof(ts_block) ? 16 * (int64_t)sizeof(ts_block)
-                                                                 : 2 * thread->room;
+    int64_t least = 16 * (int64_t)sizeof(ts_block),
+            capacity = thread->capacity < least ? least : 2 * thread->capacity;
     ts_block *old = thread->blocks == &thread->root ? NULL : thread->blocks;
     int64_t last = innermost(thread);
-    ts_block *blocks = ts_sys_realloc(old, (size_t)room);
+    ts_block *blocks = ts_sys_realloc(old, (size_t)capacity);
     if (!blocks)
         return false;
     if (!old)
         blocks[0] = thread->root;
     thread->blocks = blocks;
     thread->scope = block_at(thread, last);
-    thread->room = room;
+    thread->capacity = capacity;
     for (ts_block *b = blocks; b <= thread->scope; b++) /* the block's first tensor points back at
                                                            the block */
         if (b->first)
@@ -71,7 +71,7 @@ void ts_blocks_begin(ts_thread *thread)
     thread->serial = first_serial(thread);
     thread->root = (ts_block){.serial = thread->serial};
     thread->blocks = thread->scope = &thread->root;
-    thread->room = sizeof thread->root;
+    thread->capacity = sizeof thread->root;
 }
 
 /** Ends the innermost block: releases its tensors, also those that release functions add to it. */
@@ -110,7 +110,7 @@ int ts_scope_enter(ts_scope *scope, const char *place)
 {
     ts_thread *thread = &ts_tls;
     int64_t at = innermost(thread) + (int64_t)sizeof(ts_block);
-    if (TS_UNLIKELY(at >= thread->room || !scope)) /* no room: also a thread without blocks */
+    if (TS_UNLIKELY(at >= thread->capacity || !scope)) /* full, or no array yet */
         return enter_slowly(scope, place);
     ts_block *b = ++thread->scope;
     b->first = NULL;
@@ -167,7 +167,7 @@ ts_status ts_end_open_scopes(ts_status status, uint64_t serial, const char *op, 
         return status;
     return ts_fail_op(TS_ERR_STATE, op, site, "leave a scope in the function that enters it",
                       "%s did not leave the scope that it entered at %s", what,
-                      place ? place : "an unnamed place");
+                      place ? place : "an unnamed location");
 }
 
 /* ------------------------------------------------------------------ owners of a tensor ---- */
@@ -258,7 +258,7 @@ static _Atomic uint32_t quarantine_next;
 void ts_scope_quarantine(ts_tensor *t)
 {
     const ts_block *b = ts_tls.scope; /* the scope whose end may have released t */
-    t->data = b && !b->serial ? (char *)(b->place ? b->place : "an unknown place") : NULL;
+    t->data = b && !b->serial ? (char *)(b->place ? b->place : "an unknown location") : NULL;
     uint32_t i = atomic_fetch_add_explicit(&quarantine_next, 1, memory_order_relaxed) % QUARANTINED;
     t = atomic_exchange_explicit(&quarantine[i], t, memory_order_acq_rel);
     if (t)

@@ -20,7 +20,7 @@ _Static_assert(sizeof(ts_storage) < 64, "a block of sizeof(ts_storage) means: no
 /** Bytes of a storage header and its data, which starts at the next cache line. */
 TS_INLINE size_t block_inside(int64_t bytes) { return 64 + (size_t)bytes; }
 
-/** True if data of this size is stored behind the header, in the same block. */
+/** True if data of this size is stored after the header, in the same block. */
 TS_INLINE bool is_inside(ts_device device, int64_t bytes)
 {
     return (uint64_t)bytes <= TS_INLINE_DATA && device.backend == TS_DEVICE_CPU.backend;
@@ -92,7 +92,7 @@ ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes)
 void ts_storage_destroy(ts_storage *s)
 {
     ts_thread *thread = &ts_tls;
-    if (s->block == sizeof *s) { /* the header has no data behind it */
+    if (s->block == sizeof *s) { /* the header has no data after it */
         if (TS_UNLIKELY(s->logged))
             ts_above.storage_freed(s);
         if (s->release)

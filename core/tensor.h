@@ -210,7 +210,7 @@ TS_INLINE bool ts_tensor_take_address(ts_tensor *t)
     return true;
 }
 /** Byte offset of t's first element in its storage. */
-TS_INLINE int64_t ts_tensor_place(const ts_tensor *t)
+TS_INLINE int64_t ts_tensor_byte_offset(const ts_tensor *t)
 {
     const ts_storage *s = t->storage;
     bool moved = TS_UNLIKELY(ts_is_promised(t->data)) && !ts_is_promised(s->data);

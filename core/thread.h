@@ -72,7 +72,7 @@ struct ts_thread {
     struct ts_workspace *workspace; /* memory for captured calls (core/device.h), or NULL */
     ts_error *error;
     ts_block *blocks; /* array of open scopes; blocks[0] owns results made outside scopes */
-    int64_t room;     /* size of the array `blocks` in bytes */
+    int64_t capacity; /* size of the array `blocks` in bytes */
     uint64_t serial; /* serial number of the last scope entered */
     ts_block root;
     ts_thread *next, **link; /* list of live threads */

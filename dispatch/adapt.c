@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-/** From this number of elements of a result on, casting an operand with less than 1/8 of them in a
- *  separate pass is cheaper than converting it inside the kernel. */
+/** If a result has at least this many elements, casting an operand with less than 1/8 of that
+ * number in a separate pass is cheaper than converting the operand inside the kernel. */
 enum { CAST_SEPARATELY = 1 << 18 };
 
 /** Copies of arguments for the kernel; released after the call. */
@@ -182,8 +182,9 @@ ts_status ts_run_widened(ts_frame *f)
 }
 
 /** The compute dtypes in which the call can run: those that the kernel accepts, and bf16 and f16 if
- * f32 copies of their tensors can take their place. These need a kernel that accepts f32 and an op
- * that writes no argument and is no dtype conversion, and no list may contain bf16 or f16. */
+ * f32 copies of their tensors can take their place. The f32 copies need a kernel that accepts f32
+ * and an op that writes no argument and is not a dtype conversion, and no list may contain bf16 or
+ * f16. */
 static uint16_t computable(const ts_frame *f)
 {
     uint16_t dtypes = f->table->accepts[f->key].dtypes;

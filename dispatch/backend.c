@@ -33,9 +33,9 @@ ts_status ts_transfer(ts_frame *f)
         status = landed ? TS_OK : ts_error_code();
         f->plan->delivered = 1; /* copy_into() below increments the version of `to` */
     }
-    ts_tensor *place = landed ? landed : to;
+    ts_tensor *target = landed ? landed : to;
     if (status == TS_OK)
-        status = ts_device_copy(place->storage->device, place->data, from->storage->device,
+        status = ts_device_copy(target->storage->device, target->data, from->storage->device,
                                 from->data, from->numel * ts_dtype_sizes[from->dtype]);
     if (status == TS_OK && landed)
         status = ts_above.copy_into(to, landed, f->op);

@@ -20,13 +20,13 @@ static ts_status check_kind(int op, int i, const ts_value *v, const void *site)
 }
 
 /** State of a frame and of its thread that run_lower_layers() changes and restores. */
-typedef struct place {
+typedef struct saved {
     ts_frame *f;
     ts_keyset keys, exclude;
     uint8_t key;
-} place;
+} saved;
 
-TS_INLINE void restore(const place *p)
+TS_INLINE void restore(const saved *p)
 {
     p->f->keys = p->keys;
     p->f->key = p->key;
@@ -41,7 +41,7 @@ TS_INLINE ts_status run_lower_layers(ts_frame *f, ts_keyset keys)
     ts_keyset exclude = thread->exclude, lower = TS_KEYSET(f->key) - 1, below = keys & lower;
     if (TS_UNLIKELY(below == 0))
         return ts_fail_no_keys(f);
-    const place before __attribute__((cleanup(restore), unused)) = {f, f->keys, exclude, f->key};
+    const saved before __attribute__((cleanup(restore), unused)) = {f, f->keys, exclude, f->key};
     /* excludes the running key and all above, except TS_KEY_ABSENT, which rejects TS_NONE */
     thread->exclude = exclude | (lower ^ (TS_KEYSET(TS_KEY_ABSENT) - 1));
     f->keys = below;

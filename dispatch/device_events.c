@@ -3,9 +3,9 @@
  *
  * Events are recorded before and after each call of a kernel on the calling thread's stream of
  * device 0. The time between them is the call's interval; it includes the time in which the device
- * waits for the host inside the call. Times are read in batches, when the device has long passed
- * the events, so recording does not wait. An interval is shortened by the time between two events
- * without work.
+ * waits for the host inside the call. Times are read in batches, when the device has executed the
+ * events long before, so recording does not wait. An interval is shortened by the time between two
+ * events without work.
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/device_events.h"
@@ -38,7 +38,7 @@ static struct {
     double anchor_ns, empty_ns; /* time of the anchor since the start of the recording, plus 1;
                                    shortest time between two events without work */
     ts_device_work *work;
-    int64_t count, room, lost; /* of work: entries, capacity, intervals not stored */
+    int64_t count, capacity, lost; /* of work: entries, capacity, intervals not stored */
     uint32_t session;          /* number of the recording */
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -91,8 +91,8 @@ static double time_of(ts_event *e)
 /** Appends an interval, in ns after the anchor, to all.work. */
 static void keep(uint64_t tag, double from, double to)
 {
-    if (all.count == all.room) {
-        int64_t wanted = all.room ? 2 * all.room : BATCH;
+    if (all.count == all.capacity) {
+        int64_t wanted = all.capacity ? 2 * all.capacity : BATCH;
         void *grown = wanted <= WORK_MOST
                           ? ts_sys_realloc(all.work, (size_t)wanted * sizeof *all.work)
                           : NULL;
@@ -101,7 +101,7 @@ static void keep(uint64_t tag, double from, double to)
             return;
         }
         all.work = grown;
-        all.room = wanted;
+        all.capacity = wanted;
     }
     int64_t begin = (int64_t)(all.anchor_ns + from);
     all.work[all.count++] = (ts_device_work){.tag = tag, .begin_ns = begin,

@@ -67,7 +67,7 @@ void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row, int
 static struct {
     pthread_mutex_t lock;
     ts_graph_map *maps;
-    int count, room;
+    int count, capacity;
 } graphs = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void free_graph_maps(void)
@@ -77,7 +77,7 @@ static void free_graph_maps(void)
         ts_sys_free(graphs.maps[i].rows);
     ts_sys_free(graphs.maps);
     graphs.maps = NULL;
-    graphs.count = graphs.room = 0;
+    graphs.count = graphs.capacity = 0;
     pthread_mutex_unlock(&graphs.lock);
 }
 
@@ -87,13 +87,13 @@ static int find_graph(uint64_t id, uint64_t launch_row, const ts_graph_part *con
     for (int i = graphs.count; i-- > 0;)
         if (graphs.maps[i].id == id && graphs.maps[i].launch_row == launch_row)
             return i;
-    if (graphs.count == graphs.room) {
-        int wanted = 2 * graphs.room + 16;
+    if (graphs.count == graphs.capacity) {
+        int wanted = 2 * graphs.capacity + 16;
         void *grown = ts_sys_realloc(graphs.maps, (size_t)wanted * sizeof *graphs.maps);
         if (!grown)
             return -1;
         graphs.maps = grown;
-        graphs.room = wanted;
+        graphs.capacity = wanted;
     }
     uint64_t *rows = ts_sys_alloc((size_t)(n + 1) * sizeof *rows);
     if (!rows)
@@ -170,7 +170,7 @@ static void move_error_to_note(void)
     ts_error_clear();
 }
 
-/** Reads the clocks of host and device at the begin (end 0) or the end (end 1) of a recording.
+/** Reads the clocks of host and device at the start (end 0) or the end (end 1) of a recording.
  *  Keeps the reading of the device's clock that took the fewest host ticks. */
 static void read_clock(const ts_backend *b, int end)
 {

@@ -58,8 +58,8 @@ typedef struct ts_graph_map {
 /** The graphs of the last recording, borrowed. */
 const ts_graph_map *ts_device_times_graphs(int *count);
 
-/** The host's clock (ticks) and the device's clock (ns), read at the same moment: [0] at the begin
- *  of a recording, [1] at its end. */
+/** The host's clock (ticks) and the device's clock (ns), read at the same moment: [0] at the start
+ * of a recording, [1] at its end. */
 typedef struct ts_device_clock {
     int64_t ticks[2], ns[2];
 } ts_device_clock;

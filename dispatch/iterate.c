@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *place)
+void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *element)
 {
     bool real = v->tag == TS_TAG_FLOAT;
     double d = real ? v->d : (double)v->i;
@@ -13,32 +13,32 @@ void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *place)
     float single = real ? ts_odd_f32(v->d) : ts_odd_f32_of(v->i);
     int64_t i;
     switch (dtype) {
-    case TS_F64: memcpy(place, &d, 8); break;
-    case TS_F32: *(float *)place = (float)d; break;
-    case TS_BF16: *(uint16_t *)place = ts_f32_to_bf16(single); break;
-    case TS_F16: *(uint16_t *)place = ts_f32_to_f16(single); break;
+    case TS_F64: memcpy(element, &d, 8); break;
+    case TS_F32: *(float *)element = (float)d; break;
+    case TS_BF16: *(uint16_t *)element = ts_f32_to_bf16(single); break;
+    case TS_F16: *(uint16_t *)element = ts_f32_to_f16(single); break;
     case TS_I64:
         i = real ? ts_trunc_i64(d) : v->i;
-        memcpy(place, &i, 8);
+        memcpy(element, &i, 8);
         break;
-    case TS_I32: *(int32_t *)place = real ? ts_trunc_i32(d) : (int32_t)v->i; break;
-    case TS_U8: *(uint8_t *)place = (uint8_t)(real ? ts_trunc_i64(d) : v->i); break;
-    default: *(uint8_t *)place = real ? d != 0 : v->i != 0;
+    case TS_I32: *(int32_t *)element = real ? ts_trunc_i32(d) : (int32_t)v->i; break;
+    case TS_U8: *(uint8_t *)element = (uint8_t)(real ? ts_trunc_i64(d) : v->i); break;
+    default: *(uint8_t *)element = real ? d != 0 : v->i != 0;
     }
 }
 
-ts_value ts_scalar_load(const void *place, ts_dtype dtype)
+ts_value ts_scalar_load(const void *element, ts_dtype dtype)
 {
     double d;
     int64_t i;
     switch (dtype) {
-    case TS_F64: memcpy(&d, place, 8); return ts_value_float(d);
-    case TS_F32: return ts_value_float(*(const float *)place);
-    case TS_BF16: return ts_value_float(ts_bf16_to_f32(*(const uint16_t *)place));
-    case TS_F16: return ts_value_float(ts_f16_to_f32(*(const uint16_t *)place));
-    case TS_I64: memcpy(&i, place, 8); return ts_value_int(i);
-    case TS_I32: return ts_value_int(*(const int32_t *)place);
-    default: return ts_value_int(*(const uint8_t *)place);
+    case TS_F64: memcpy(&d, element, 8); return ts_value_float(d);
+    case TS_F32: return ts_value_float(*(const float *)element);
+    case TS_BF16: return ts_value_float(ts_bf16_to_f32(*(const uint16_t *)element));
+    case TS_F16: return ts_value_float(ts_f16_to_f32(*(const uint16_t *)element));
+    case TS_I64: memcpy(&i, element, 8); return ts_value_int(i);
+    case TS_I32: return ts_value_int(*(const int32_t *)element);
+    default: return ts_value_int(*(const uint8_t *)element);
     }
 }
 

@@ -35,7 +35,7 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
 {
     if (!space)
         return ts_fail_op(TS_ERR_NULL, ts_op_name(f->op), f->site, NULL,
-                          "kernel_space: argument 'space': expected a place for it, got NULL");
+                          "kernel_space: argument 'space': expected an address, got NULL");
     const ts_plan *plan = f->plan;
     if (!plan || !plan->pointwise)
         return ts_fail_op(TS_ERR_STATE, ts_op_name(f->op), f->site, NULL,

@@ -3,7 +3,8 @@
  *
  * Each change of scope is recorded as a mark: a time, a scope and a thread. Marks show what the
  * host did while a device was idle. A recording keeps the first TS_MARKS_MOST marks. A thread
- * claims a place with one addition and writes its tick last, so a reader skips unfinished marks.
+ * claims an entry with one atomic addition and writes the entry's tick last, so a reader skips
+ * unfinished marks.
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/marks.h"
@@ -17,7 +18,7 @@
 
 static struct {
     _Atomic(ts_mark *) all;
-    _Atomic int64_t count; /* of all marks, also those without room */
+    _Atomic int64_t count; /* of all marks, lost ones included */
 } marks;
 
 void ts_marks_clear(void)
@@ -56,8 +57,9 @@ void ts_mark_scope(const ts_timers *t, uint32_t scope)
 
 int64_t ts_marks(int64_t *lost)
 {
-    int64_t count = atomic_load(&marks.count), room = atomic_load(&marks.all) ? TS_MARKS_MOST : 0;
-    *lost = count > room ? count - room : 0;
+    int64_t count = atomic_load(&marks.count),
+            capacity = atomic_load(&marks.all) ? TS_MARKS_MOST : 0;
+    *lost = count > capacity ? count - capacity : 0;
     return count - *lost;
 }
 
@@ -136,7 +138,7 @@ void ts_timers_scope(const char *name)
         ts_device_times_range(name);
     uint32_t inner = !name ? ts_scope_get(r->scope).parent
                      : r->within ? r->scope : ts_scope_named(r->scope, name);
-    if (name && inner == r->scope) { /* no number is left for it */
+    if (name && inner == r->scope) { /* the new scope got no number */
         r->around = r->within++ ? r->around : r->scope;
         inner = TS_SCOPE_REST;
     } else if (r->within) {

@@ -10,7 +10,7 @@
 /** Most marks of a recording; later marks are lost. */
 enum { TS_MARKS_MOST = 1 << 16 };
 
-/** The thread is in `scope` from `tick` on. */
+/** The thread is in `scope` starting at `tick`. */
 typedef struct ts_mark {
     _Atomic int64_t tick; /* 0: the mark is not complete */
     uint32_t scope;
@@ -34,7 +34,7 @@ void *ts_timer_group_enter(ts_thread *thread, const ts_group_call *calls, int co
 /** Ends the call that ts_timer_group_enter() began; a NULL token is allowed. */
 void ts_timer_group_leave(ts_thread *thread, void *token);
 
-/** From here on the thread's time is the profiler's own, until ts_timer_part_enter(). Returns a
+/** Counts the thread's time as the profiler's own until ts_timer_part_enter(). Returns a
  *  token for it and for ts_timer_group_leave(); NULL if no profile records. */
 void *ts_timer_own(ts_thread *thread);
 

@@ -5,7 +5,7 @@
 /**
  * Keys that a caller's mask may hold. Backend keys are left out, because another backend's kernel
  * would read the tensors' memory; TS_KEY_ABSENT is left out, because a kernel would get a handle
- * that is no tensor.
+ * that is not a tensor.
  */
 #define LAYERS (~(TS_BACKEND_KEYS | TS_KEYSET(TS_KEY_ABSENT)))
 

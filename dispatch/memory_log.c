@@ -12,8 +12,8 @@ enum { LIVES_MOST = 1 << 20 /* later storages are counted as lost */, LISTS = 1 
 static struct {
     pthread_mutex_t lock;
     ts_memory_life *all;
-    int64_t count, room, lost, begun; /* entries and capacity of `all`; storages not recorded; tick
-                                         at which the recording began */
+    int64_t count, capacity; /* of `all` */
+    int64_t lost, begun;     /* storages not recorded; tick at which the recording began */
     uint32_t lists[LISTS]; /* hash table of live storages by address: index in `all` of a list's
                               first life, plus 1; 0: empty list */
     uint8_t session; /* number of the recording, from 1 */
@@ -24,9 +24,9 @@ bool ts_memory_log_is_on(void) { return atomic_load(&history.on); }
 
 static ts_memory_life *next_life(void)
 {
-    if (history.count == history.room) {
-        int64_t wanted = ts_min64(history.room ? 2 * history.room : 4096, LIVES_MOST);
-        void *grown = wanted > history.room
+    if (history.count == history.capacity) {
+        int64_t wanted = ts_min64(history.capacity ? 2 * history.capacity : 4096, LIVES_MOST);
+        void *grown = wanted > history.capacity
                           ? ts_sys_realloc(history.all, (size_t)wanted * sizeof *history.all)
                           : NULL;
         if (!grown) {
@@ -34,7 +34,7 @@ static ts_memory_life *next_life(void)
             return NULL;
         }
         history.all = grown;
-        history.room = wanted;
+        history.capacity = wanted;
     }
     return &history.all[history.count++];
 }

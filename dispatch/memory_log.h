@@ -32,7 +32,7 @@ void ts_memory_log_end(void);
  *  last entry may be unfinished. Call it before ts_process_break_locks(). */
 void ts_memory_log_abandon(void);
 /** The lives in the order of their allocation, borrowed until the next recording; *lost: number of
- *  lives for which the log had no room; *begun: tick at which the log began. The count is 0 if
+ *  lives that the full log does not contain; *begun: tick at which the log began. The count is 0 if
  *  memory was not recorded. */
 const ts_memory_life *ts_memory_lives(int64_t *count, int64_t *lost, int64_t *begun);
 

@@ -74,6 +74,9 @@ enum ts_pointwise {
 
 /** Elements of a piece of a reduction of all elements. */
 enum { TS_PIECE = 4096 };
+/** The CPU's kernels reduce TS_FEW_ROWS or more rows of at most TS_SHORT_ROW elements in another
+ *  order of operations than fewer rows, so a tile of such rows has at least TS_FEW_ROWS. */
+enum { TS_SHORT_ROW = 32, TS_FEW_ROWS = 8 };
 /**
  * A share of a reduction of a whole contiguous tensor, for groups that compute the tensor piece by
  * piece. The kernel folds each piece of TS_PIECE elements (the last may have fewer) to one part,
@@ -114,7 +117,7 @@ struct ts_plan {
                                results as for their f32 copies. A reader sets it to 0 before the
                                rule runs, like `rows` */
     ts_meta ret[TS_MAX_RETS]; /* sizes, dtypes and devices of the results */
-    int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS]; /* room for these sizes, unless they are borrowed */
+    int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS]; /* memory for these sizes, unless they are borrowed */
     int64_t dim;            /* the dim along which the op works */
     union {                 /* numbers that the shape rule passes to the kernel, by family */
         struct {

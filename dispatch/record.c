@@ -24,17 +24,17 @@ static struct {
 
 void ts_record_install(void) { ts_fork_guard(&scopes.lock); }
 
-/** The place in the index of the scope `name` inside of `parent`, or of the free entry for it. */
-static _Atomic uint16_t *scope_place(uint32_t parent, const char *name)
+/** The index entry of the scope `name` inside of `parent`, or the free entry where it belongs. */
+static _Atomic uint16_t *scope_slot(uint32_t parent, const char *name)
 {
     uint32_t at = parent * 0x9e3779b1u;
     for (const char *c = name; *c; c++)
         at = (at ^ (unsigned char)*c) * 0x01000193u;
     for (at ^= at >> 15;; at++) {
-        _Atomic uint16_t *place = &scopes.index[at % SCOPE_INDEX];
-        const ts_scope_name *s = &scopes.names[atomic_load_explicit(place, memory_order_acquire)];
+        _Atomic uint16_t *slot = &scopes.index[at % SCOPE_INDEX];
+        const ts_scope_name *s = &scopes.names[atomic_load_explicit(slot, memory_order_acquire)];
         if (s == scopes.names || (s->parent == parent && strcmp(s->name, name) == 0))
-            return place;
+            return slot;
     }
 }
 
@@ -42,14 +42,14 @@ static _Atomic uint16_t *scope_place(uint32_t parent, const char *name)
 static TS_COLD uint32_t add_scope(uint32_t parent, const char *name)
 {
     pthread_mutex_lock(&scopes.lock);
-    _Atomic uint16_t *place = scope_place(parent, name);
-    uint32_t found = *place, count = atomic_load_explicit(&scopes.count, memory_order_relaxed);
+    _Atomic uint16_t *slot = scope_slot(parent, name);
+    uint32_t found = *slot, count = atomic_load_explicit(&scopes.count, memory_order_relaxed);
     if (!found && count < TS_SCOPES_MOST) {
         found = count;
         scopes.names[found].parent = parent;
         snprintf(scopes.names[found].name, sizeof scopes.names[found].name, "%s", name);
         atomic_store_explicit(&scopes.count, count + 1, memory_order_release);
-        atomic_store_explicit(place, (uint16_t)found, memory_order_release);
+        atomic_store_explicit(slot, (uint16_t)found, memory_order_release);
     }
     pthread_mutex_unlock(&scopes.lock);
     return found ? found : parent;
@@ -61,7 +61,7 @@ uint32_t ts_scope_named(uint32_t parent, const char *name)
     ts_escape_text(cut, sizeof cut, name);
     for (char *c = cut; *c; c++) /* ';' and '/' separate scopes in reports */
         *c = *c == ';' || *c == '/' ? '_' : *c;
-    uint32_t found = *scope_place(parent, cut);
+    uint32_t found = *scope_slot(parent, cut);
     return TS_LIKELY(found) ? found : add_scope(parent, cut);
 }
 
@@ -167,20 +167,20 @@ void ts_tally_chain(bool (*is_chained)(int op)) { atomic_store(&chained_ops, is_
 
 static bool grow_index(ts_tally_table *r)
 {
-    uint32_t room = r->index ? 2 * (r->mask + 1) : 512;
-    uint32_t *index = ts_sys_calloc(room * sizeof *index);
+    uint32_t capacity = r->index ? 2 * (r->mask + 1) : 512;
+    uint32_t *index = ts_sys_calloc(capacity * sizeof *index);
     if (!index)
         return false;
     int count = atomic_load_explicit(&r->count, memory_order_relaxed);
     for (int i = 0; i < count; i++) {
-        uint32_t at = (uint32_t)ts_tally_at(r, i)->hash & (room - 1);
+        uint32_t at = (uint32_t)ts_tally_at(r, i)->hash & (capacity - 1);
         while (index[at])
-            at = (at + 1) & (room - 1);
+            at = (at + 1) & (capacity - 1);
         index[at] = (uint32_t)i + 1;
     }
     ts_sys_free(r->index);
     r->index = index;
-    r->mask = room - 1;
+    r->mask = capacity - 1;
     return true;
 }
 
@@ -230,16 +230,16 @@ TS_INLINE ts_tally_row *find_row(const ts_tally_table *r, uint64_t hash)
     return NULL;
 }
 
-TS_INLINE uint64_t hash_place(uint16_t op, ts_key key, uint32_t scope)
+TS_INLINE uint64_t hash_row(uint16_t op, ts_key key, uint32_t scope)
 {
     return mix(op | (uint64_t)key << 16 | (uint64_t)scope << 32, 0x5bd1e995);
 }
 
 ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f)
 {
-    uint64_t place = hash_place(f->op, f->key, r->scope);
+    uint64_t scoped = hash_row(f->op, f->key, r->scope);
     bool shapes = f->key < 16;
-    uint64_t hash = shapes ? hash_call(f, ~place) : place; /* never that of a shared row */
+    uint64_t hash = shapes ? hash_call(f, ~scoped) : scoped; /* never that of a shared row */
     ts_tally_row *row = find_row(r, hash);
     if (TS_LIKELY(row != NULL))
         return row;
@@ -264,7 +264,7 @@ ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f)
 static ts_tally_row *shared_row(ts_tally_table *r, uint16_t op, ts_key key, uint32_t scope,
                                 const char *name, int most)
 {
-    uint64_t hash = hash_place(op, key, scope);
+    uint64_t hash = hash_row(op, key, scope);
     ts_tally_row *row = find_row(r, hash);
     if (!row && (row = make_row(r, hash, op, key, most))) {
         snprintf(row->call, sizeof row->call, "%s", name);
@@ -300,7 +300,7 @@ uint64_t ts_tally_hash(const ts_frame *f, uint64_t hash) { return hash_call(f, m
 ts_tally_row *ts_tally_named(ts_tally_table *r, uint64_t hash, uint16_t op, ts_key key,
                              uint8_t dtype, const char *text)
 {
-    hash = mix(hash, hash_place(op, key, r->scope));
+    hash = mix(hash, hash_row(op, key, r->scope));
     ts_tally_row *row = find_row(r, hash);
     if (!row && (row = make_row(r, hash, op, key, TS_TALLY_SHAPED))) {
         snprintf(row->call, sizeof row->call, "%s", text);
@@ -319,15 +319,15 @@ ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row)
 /* -------------------------------------------------------------------------------- work ---- */
 
 /** Adds without an atomic read-modify-write, because only the thread that owns the table adds. */
-static void add_to(_Atomic double *place, double value)
+static void add_to(_Atomic double *slot, double value)
 {
-    double sum = atomic_load_explicit(place, memory_order_relaxed) + value;
-    atomic_store_explicit(place, sum, memory_order_relaxed);
+    double sum = atomic_load_explicit(slot, memory_order_relaxed) + value;
+    atomic_store_explicit(slot, sum, memory_order_relaxed);
 }
 
-static void count_up(_Atomic int64_t *place, int64_t n)
+static void count_up(_Atomic int64_t *slot, int64_t n)
 {
-    atomic_store_explicit(place, atomic_load_explicit(place, memory_order_relaxed) + n,
+    atomic_store_explicit(slot, atomic_load_explicit(slot, memory_order_relaxed) + n,
                           memory_order_relaxed);
 }
 
@@ -403,7 +403,7 @@ void ts_tally_sum(const ts_tally_table *r, int64_t parts[TS_PART_COUNT])
 int ts_event_chunks_most = TS_EVENT_CHUNKS;
 static _Atomic int64_t events_taken; /* events that memory was allocated for, of all threads */
 
-/** Memory for event number n; NULL if there is no room or memory. */
+/** Memory for event number n; NULL if the list is full or memory ran out. */
 static ts_event *next_event(ts_tally_table *r, int64_t n)
 {
     n = r->ring ? n % r->ring : n;
@@ -427,7 +427,7 @@ static ts_event *next_event(ts_tally_table *r, int64_t n)
 TS_COLD void ts_event_prepare(ts_tally_table *r)
 {
     int64_t n = atomic_load_explicit(&r->nevents, memory_order_relaxed);
-    ts_event *e = next_event(r, n); /* NULL: no room; the call will count as lost */
+    ts_event *e = next_event(r, n); /* NULL: the call will count as lost */
     int64_t first = n % TS_EVENT_PIECE;
     if (e && (!r->ring || n < r->ring)) /* later events of a ring have the memory of earlier ones */
         memset(e, 0, (size_t)(TS_EVENT_PIECE - first) * sizeof *e);

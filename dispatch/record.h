@@ -110,7 +110,7 @@ typedef struct ts_event_list {
     ts_event events[];
 } ts_event_list;
 
-/** The call that last wrote the memory at `data`. row: NULL if its op is no chained op. */
+/** The call that last wrote the memory at `data`. row: NULL if its op is not a chained op. */
 typedef struct ts_tally_writer {
     const void *data;
     ts_tally_row *row;
@@ -131,8 +131,8 @@ typedef struct ts_tally_table {
     uint32_t scope;         /* the thread's innermost scope */
     uint32_t around, within; /* in `within` > 0 scopes without a number: the scope around them */
     uint32_t rule;          /* ts_event.seq of the calls of the running backward rule; 0: none */
-    _Atomic int64_t shared; /* calls counted in a row that classes of shapes share, because there
-                               was no room for another row */
+    _Atomic int64_t shared; /* calls counted in a row that classes of shapes share, because the
+                               table was full */
     double flops, bytes;    /* work of all calls so far; a difference gives the work of inner
                                calls */
     ts_tally_writer writers[TS_TALLY_WRITERS]; /* latest calls, by a hash of `data` */
@@ -145,17 +145,17 @@ typedef struct ts_tally_table {
     int64_t open;           /* number of the event of the innermost call in flight, -1: none */
 } ts_tally_table;
 
-/** Finds or makes the row for f's op, key, scope and, for backends, shapes. Without room for a row
- *  by shape, returns the row that classes share. NULL if out of memory. */
+/** Finds or makes the row for f's op, key, scope and, for backends, shapes. If the table is full
+ * for rows by shape, returns the row that classes share. NULL if out of memory. */
 ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f);
 /** Finds or makes the row for op and key without shapes, in the current scope of r: time outside of
- *  calls, or calls that get no row of their own. Without room for a row by scope, returns the row
- *  of TS_SCOPE_REST, which scopes share. name: text of a new row. */
+ *  calls, or calls that get no row of their own. If the table is full for rows by scope, returns
+ *  the row of TS_SCOPE_REST, which scopes share. name: text of a new row. */
 ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const char *name);
 /** ts_tally_other() with the op, key and text of `row`. */
 ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row);
-/** Finds or makes a row with this hash, op, key and text in the current scope of r; without room,
- *  returns the row that classes share. */
+/** Finds or makes a row with this hash, op, key and text in the current scope of r; if the table is
+ * full, returns the row that classes share. */
 ts_tally_row *ts_tally_named(ts_tally_table *r, uint64_t hash, uint16_t op, ts_key key,
                              uint8_t dtype, const char *text);
 /** Name of a row's op. */
@@ -163,8 +163,8 @@ TS_INLINE const char *ts_row_op(int op)
 {
     return op == TS_ROW_GROUP ? "(fused group)" : ts_op_name(op);
 }
-/** Finds or makes the row of a part of the calls of `whole`. NULL if there is no memory or room:
- *  the time of the part then belongs to `whole`. */
+/** Finds or makes the row of a part of the calls of `whole`. NULL if the table is full or memory
+ * ran out: the time of the part then belongs to `whole`. */
 ts_tally_row *ts_tally_part(ts_tally_table *r, ts_tally_row *whole, ts_part part);
 /** Combines a hash with that of a call's op and shapes. */
 uint64_t ts_tally_hash(const ts_frame *f, uint64_t hash);
@@ -179,8 +179,8 @@ void ts_tally_chain(bool (*is_chained)(int op));
 void ts_tally_sum(const ts_tally_table *r, int64_t parts[TS_PART_COUNT]);
 /** Sets all figures to zero; rows stay. */
 void ts_tally_clear(ts_tally_table *r);
-/** Adds the rows and events of an ended thread. False if some rows are missing, because there was
- *  no memory or room; its events then count as lost. */
+/** Adds the rows and events of an ended thread. False if some rows are missing, because the table
+ * is full or memory ran out; its events then count as lost. */
 bool ts_tally_merge(ts_tally_table *to, ts_tally_table *from);
 /** Moves the events of an ended thread from blocks, of which it may have used little, to a list. */
 void ts_events_compact(ts_tally_table *r, int thread);
@@ -205,7 +205,7 @@ TS_INLINE ts_event *ts_event_at(const ts_tally_table *r, int64_t i)
     i = r->ring ? i % r->ring : i;
     return &r->events[i / TS_EVENT_CHUNK][i % TS_EVENT_CHUNK];
 }
-/** True if event i of n is there: made, and not overwritten. */
+/** True if event i of n was recorded and not overwritten. */
 TS_INLINE bool ts_event_is_kept(const ts_tally_table *r, int64_t i, int64_t n)
 {
     return i >= 0 && i < n && (!r->ring || n - i <= r->ring);
@@ -217,7 +217,7 @@ TS_INLINE ts_tally_row *ts_tally_at(const ts_tally_table *r, int i)
 
 /* ------------------------------------------------------------------------------ scopes ---- */
 
-/** The scope of calls whose own scope has no number, or no room for rows. */
+/** The scope of calls whose own scope has no number, or whose rows do not fit into the table. */
 enum { TS_SCOPE_REST = 1 };
 
 /** A named part of a program; 0 is the whole of it. */

@@ -204,7 +204,7 @@ ts_status ts_missing_kernel(ts_frame *f)
 {
     char call[512];
     ts_frame_describe(f, call, sizeof call);
-    bool names_device = false; /* a device argument names the backend: moving is no remedy */
+    bool names_device = false; /* a device argument names it: moving tensors is useless */
     for (int i = 0; i < f->nargs; i++)
         names_device |= f->args[i].tag == TS_TAG_DEVICE && f->args[i].device.backend == f->key;
     bool loaded =

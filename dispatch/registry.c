@@ -517,17 +517,17 @@ static ts_status unregister(const ts_registration *handle)
                                              "handle, got one whose kernel was removed before");
     if (ts_reg.depth > 1)
         return ts_error_set(TS_ERR_STATE, "unregister: not while a backend is being loaded");
-    ts_registration **place = &r->entry->newest[r->slot];
-    while (*place != r)
-        place = &(*place)->older;
-    *place = r->older;
+    ts_registration **link = &r->entry->newest[r->slot];
+    while (*link != r)
+        link = &(*link)->older;
+    *link = r->older;
     ts_tables_touch(r->entry);
     ts_status status = ts_tables_publish(); /* before the end of the transaction, because an error
                                                must put r back */
     if (status == TS_OK)
         ts_registration_free(r);
     else
-        *place = r;
+        *link = r;
     return status;
 }
 

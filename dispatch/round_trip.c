@@ -143,17 +143,17 @@ ts_status ts_round_trip(ts_frame *f)
     int other = ts_find_other_device(f);
     if (other >= 0)
         return ts_above.across(f, other);
-    size_t room = f->nrets;
+    size_t entries = f->nrets;
     for (int i = 0; i < f->nargs; i++) {
         uint32_t n;
         ts_value_members(&f->args[i], &n);
-        room += n;
+        entries += n;
     }
-    size_t bytes = room * (sizeof(mirror) + sizeof(ts_tensor *));
+    size_t bytes = entries * (sizeof(mirror) + sizeof(ts_tensor *));
     mirror *block = ts_alloc(f->thread, bytes);
     if (!block && bytes)
         return ts_error_memory("a round trip over the CPU", (int64_t)bytes);
-    trip trip = {f->thread, block, (ts_tensor **)(block + room), 0, 0};
+    trip trip = {f->thread, block, (ts_tensor **)(block + entries), 0, 0};
 
     count_round_trip(f);
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];

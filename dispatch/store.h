@@ -26,7 +26,7 @@ struct ts_registration {
     ts_accepts accepts;
     ts_kernel kernel;
     const ts_vjp *vjp;      /* gradient rules only */
-    const char *schema;     /* stored behind the struct; NULL: not checked */
+    const char *schema;     /* stored after the struct; NULL: not checked */
     uint64_t transaction;   /* transaction that added it */
     ts_registration *older; /* next registration of the same entry and slot */
 };

@@ -69,7 +69,7 @@ typedef struct ts_timer_row {
 /** Rows of all threads, including ended ones. */
 typedef struct ts_timer_rows {
     ts_timer_row *items; /* free with ts_sys_free() */
-    int count, room;
+    int count, capacity;
     bool failed; /* true: out of memory, some rows are missing */
 } ts_timer_rows;
 /** Appends the current rows of all threads. A build without timers has no rows. */
@@ -98,7 +98,7 @@ void ts_timers_halt(void);
 /** Begins or ends a schedule: a series of recordings in which one thread marks all steps. */
 void ts_timers_schedule(bool on);
 /** In a schedule, calls passed() at the end of each step while nothing records, in the thread that
- *  marks steps; NULL: no longer. */
+ * marks steps; NULL ends these calls. */
 void ts_timers_watch_steps(void (*passed)(void));
 /** Ends a step explicitly. If the program never calls this, a step ends at the first call after an
  *  op that updates parameters. */
@@ -135,7 +135,7 @@ typedef struct ts_recording {
 void ts_timers_record_as(const ts_recording *r);
 /** The totals at the end of each recorded step, borrowed; valid until the next recording.
  *  @param first   number of the first recorded step, counted on from ts_recording.before
- *  @param lost    number of later steps, for which there was no room
+ *  @param lost    number of later steps, which the full list does not contain
  *  @param thread  the thread that marks steps; -1: none
  *  @param traced  true if events were kept */
 const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost, int *thread,

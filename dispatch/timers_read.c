@@ -117,14 +117,14 @@ static void add_rows(ts_timers *t, void *ctx)
                 spent = get(&t->cells[i].ticks) + (sums ? sums[i].ticks : 0);
         if (!calls && !spent)
             continue;
-        if (all->count == all->room) {
-            int room = all->room ? 2 * all->room : 256;
-            ts_timer_row *grown = ts_sys_realloc(all->items, (size_t)room * sizeof *grown);
+        if (all->count == all->capacity) {
+            int capacity = all->capacity ? 2 * all->capacity : 256;
+            ts_timer_row *grown = ts_sys_realloc(all->items, (size_t)capacity * sizeof *grown);
             all->failed = !grown;
             if (!grown)
                 break;
             all->items = grown;
-            all->room = room;
+            all->capacity = capacity;
         }
         bool call = i < ENGINE;
         all->items[all->count++] =

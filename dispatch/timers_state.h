@@ -85,15 +85,18 @@ static inline bool running(void)
            atomic_load_explicit(&ts_timing.recording, memory_order_relaxed);
 }
 
-static inline int64_t get(const _Atomic int64_t *place)
+static inline int64_t get(const _Atomic int64_t *counter)
 {
-    return atomic_load_explicit(place, memory_order_relaxed);
+    return atomic_load_explicit(counter, memory_order_relaxed);
 }
-static inline void set(_Atomic int64_t *place, int64_t value)
+static inline void set(_Atomic int64_t *counter, int64_t value)
 {
-    atomic_store_explicit(place, value, memory_order_relaxed);
+    atomic_store_explicit(counter, value, memory_order_relaxed);
 }
-static inline void add(_Atomic int64_t *place, int64_t value) { set(place, get(place) + value); }
+static inline void add(_Atomic int64_t *counter, int64_t value)
+{
+    set(counter, get(counter) + value);
+}
 
 static inline int64_t nanoseconds(void)
 {
@@ -161,6 +164,13 @@ void ts_timers_close(ts_timers *t);
 ts_timers *ts_timers_of(ts_thread *thread);
 /** Records the thread's totals at the end of a step. One thread marks the steps of a profile. */
 void ts_timers_mark_step(ts_timers *t);
+/** Adds a step that ends at t's last stamp, if t's thread marks the steps; ts_timing.lock is held.
+ *  parts: ts_tally_sum(). If another thread ends the step, the parts may contain time after the
+ *  last stamp that this thread sees; that time counts as time of the step. Returns true if a step
+ *  is added. */
+bool ts_timers_add_step(const ts_timers *t, const int64_t parts[TS_PART_COUNT]);
+/** Stores whether the thread's latest call was an update of parameters, and its nesting depth. */
+void ts_timers_note_call(const ts_thread *thread, bool update, int depth);
 /** Call it when the program marks its first step. From then on only marks end steps, and steps that
  *  optimizer updates ended before become part of the marked step. False if those steps have counted
  *  already, because a schedule waited; the records made since then are dropped. */

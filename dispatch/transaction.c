@@ -13,16 +13,16 @@ ts_registry ts_reg;
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static ts_registry before; /* state before the open transaction */
 
-/* A handle holds an index into this table in its PLACE_BITS lowest bits and, above them, the serial
+/* A handle holds an index into this table in its INDEX_BITS lowest bits and, above them, the serial
    number of its registration. */
-enum { PLACE_BITS = 20 };
+enum { INDEX_BITS = 20 };
 static struct {
     struct holder {
         ts_registration *r; /* NULL: free */
         uint64_t serial;
         uint32_t next_free;
     } *at; /* entry 0 is unused, because handle 0 means none */
-    uint32_t count, room, first_free;
+    uint32_t count, capacity, first_free;
     uint64_t serial;
 } holders = {.count = 1};
 
@@ -47,32 +47,32 @@ void ts_registry_begin(void)
 
 ts_status ts_handle_give(ts_registration *r, ts_registration **handle)
 {
-    uint32_t place = holders.first_free;
-    if (!place && holders.count >= holders.room) {
-        uint32_t room = holders.room ? 2 * holders.room : 64;
+    uint32_t index = holders.first_free;
+    if (!index && holders.count >= holders.capacity) {
+        uint32_t capacity = holders.capacity ? 2 * holders.capacity : 64;
         struct holder *grown =
-            room >> PLACE_BITS ? NULL : ts_sys_realloc(holders.at, room * sizeof *grown);
+            capacity >> INDEX_BITS ? NULL : ts_sys_realloc(holders.at, capacity * sizeof *grown);
         if (!grown)
-            return ts_error_memory("a registration's handle", (int64_t)(room * sizeof *grown));
+            return ts_error_memory("a registration's handle", (int64_t)(capacity * sizeof *grown));
         holders.at = grown;
-        holders.room = room;
+        holders.capacity = capacity;
     }
-    if (place)
-        holders.first_free = holders.at[place].next_free;
+    if (index)
+        holders.first_free = holders.at[index].next_free;
     else
-        place = holders.count++;
-    r->handle = place;
-    holders.at[place] = (struct holder){.r = r, .serial = ++holders.serial};
-    *handle = (ts_registration *)(uintptr_t)(holders.serial << PLACE_BITS | place);
+        index = holders.count++;
+    r->handle = index;
+    holders.at[index] = (struct holder){.r = r, .serial = ++holders.serial};
+    *handle = (ts_registration *)(uintptr_t)(holders.serial << INDEX_BITS | index);
     return TS_OK;
 }
 
 ts_registration *ts_handle_find(const ts_registration *handle)
 {
-    uint32_t place = (uintptr_t)handle & ((1u << PLACE_BITS) - 1);
-    bool live = place && place < holders.count &&
-                holders.at[place].serial == (uintptr_t)handle >> PLACE_BITS;
-    return live ? holders.at[place].r : NULL;
+    uint32_t index = (uintptr_t)handle & ((1u << INDEX_BITS) - 1);
+    bool live = index && index < holders.count &&
+                holders.at[index].serial == (uintptr_t)handle >> INDEX_BITS;
+    return live ? holders.at[index].r : NULL;
 }
 
 void ts_registration_free(ts_registration *r)

@@ -203,7 +203,7 @@ static ts_status put_in_place(save *s)
     if (there && ts_files.rename(s->path, s->aside) != 0)
         return ts_file_refused(op, "move aside", s->path);
     if (ts_files.rename(s->temporary, s->path) != 0) {
-        ts_status status = ts_file_refused(op, "put the new checkpoint in the place of", s->path);
+        ts_status status = ts_file_refused(op, "rename the new checkpoint to", s->path);
         if (there && ts_files.rename(s->aside, s->path) != 0)
             ts_log_write("io", "cannot rename %s back to %s: %s", s->aside, s->path,
                          strerror(errno));

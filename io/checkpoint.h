@@ -25,7 +25,7 @@ typedef struct ts_checkpoint_folder {
 /** The checkpoint folders in a root folder: highest step first, then by kind. */
 typedef struct ts_checkpoint_list {
     ts_checkpoint_folder *folders; // count
-    int64_t count, room;
+    int64_t count, capacity;
 } ts_checkpoint_list;
 
 /** Lists the checkpoint folders in `root`; a missing root gives an empty list. The caller frees the

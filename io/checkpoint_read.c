@@ -52,13 +52,13 @@ static ts_status add_name(const char *name, void *ctx)
     ts_checkpoint_folder folder;
     if (!read_name(name, &folder))
         return TS_OK;
-    if (list->count == list->room) {
-        int64_t room = list->room ? 2 * list->room : 8;
-        void *more = ts_sys_realloc(list->folders, (size_t)room * sizeof folder);
+    if (list->count == list->capacity) {
+        int64_t capacity = list->capacity ? 2 * list->capacity : 8;
+        void *more = ts_sys_realloc(list->folders, (size_t)capacity * sizeof folder);
         if (!more)
-            return ts_error_memory("a list of checkpoints", room * (int64_t)sizeof folder);
+            return ts_error_memory("a list of checkpoints", capacity * (int64_t)sizeof folder);
         list->folders = more;
-        list->room = room;
+        list->capacity = capacity;
     }
     list->folders[list->count++] = folder;
     return TS_OK;

@@ -22,7 +22,7 @@ typedef struct table {
 } table;
 
 /** Returns the next line that is not empty, and its length without the line end; NULL at the end
- *  of the text. Moves *at behind the line. */
+ *  of the text. Moves *at to after the line. */
 static char *next_line(table *t, char **at, size_t *length)
 {
     while (*at < t->end) {

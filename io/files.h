@@ -73,7 +73,7 @@ ts_status ts_writer_replace(const char *op, const char *path,
 
 /* -------------------------------------------------------------------------- folders ---- */
 
-/** Creates a folder and flushes its parent to disk. An existing folder is no error. */
+/** Creates a folder and flushes its parent to disk. An existing folder is not an error. */
 ts_status ts_folder_make(const char *op, const char *path);
 /** Removes a file, a symbolic link (not its target), or a folder and the files in it, but no
  *  subfolders. True if the path no longer exists; otherwise errno is set. Records no error. */

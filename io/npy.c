@@ -155,7 +155,7 @@ static ts_status parse(header *h)
     h->at++;
     skip_space(h);
     if (*h->at)
-        return BAD(h, "'%s': expected nothing behind the header's brace, got '%s'", h->path,
+        return BAD(h, "'%s': expected nothing after the header's brace, got '%s'", h->path,
                    ts_quote(h->at));
     if (!h->has_descr || !h->has_order || !h->has_shape)
         return BAD(h, "'%s': expected descr, fortran_order and shape, got less", h->path);

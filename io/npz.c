@@ -335,12 +335,12 @@ static ts_status inflate_into(const ts_span *packed, const member *m, char *out)
         }
         /* when `out` is full, inflate into a spare byte: a member that fills it is too long */
         unsigned char spare;
-        unsigned room = (unsigned)ts_min64(1 << 30, m->bytes - done);
-        z.next_out = room ? (unsigned char *)out + done : &spare;
-        z.available_out = room ? room : 1;
+        unsigned capacity = (unsigned)ts_min64(1 << 30, m->bytes - done);
+        z.next_out = capacity ? (unsigned char *)out + done : &spare;
+        z.available_out = capacity ? capacity : 1;
         if (status == TS_OK)
             state = lib.run(&z, NO_FLUSH);
-        int64_t made = (room ? room : 1) - z.available_out;
+        int64_t made = (capacity ? capacity : 1) - z.available_out;
         done += made;
         if (!made && !z.available_in && in == packed->bytes && state == 0)
             break;

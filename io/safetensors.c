@@ -85,18 +85,19 @@ static ts_status read_string(parser *p, const char *what, uint32_t *position)
     return TS_OK;
 }
 
-/* Makes room for one more element in an array, whose room doubles. Error: TS_ERR_MEMORY. */
-static ts_status grow(void **array, int64_t count, int64_t *room, size_t item)
+/* Reserves memory for one more element of an array, whose capacity doubles. Error: TS_ERR_MEMORY.
+ */
+static ts_status grow(void **array, int64_t count, int64_t *capacity, size_t item)
 {
-    if (count < *room)
+    if (count < *capacity)
         return TS_OK;
-    int64_t wanted = *room ? *room * 2 : 64, bytes;
+    int64_t wanted = *capacity ? *capacity * 2 : 64, bytes;
     void *more =
         ts_mul_size(wanted, (int64_t)item, &bytes) ? ts_sys_realloc(*array, (size_t)bytes) : NULL;
     if (!more)
         return ts_error_memory("the index of a file", wanted * (int64_t)item);
     *array = more;
-    *room = wanted;
+    *capacity = wanted;
     return TS_OK;
 }
 
@@ -130,7 +131,7 @@ static ts_status check_sizes(parser *p, const char *name, const json_t *value, t
     for (int i = 0; i < e->ndim; i++) {
         const json_t *size = json_array_get(value, (size_t)i);
         if (!json_is_integer(size) || json_integer_value(size) < 0)
-            return ENTRY_BAD(p, name, "shape: expected an integer >= 0 in place %d", i);
+            return ENTRY_BAD(p, name, "shape: expected an integer >= 0 as size %d", i);
         e->sizes[i] = json_integer_value(size);
     }
     return TS_OK;
@@ -226,7 +227,7 @@ static ts_status read_metadata(parser *p)
 static ts_status read_header(parser *p)
 {
     ts_safetensors *st = p->st;
-    p->at = 1; /* behind the '{' */
+    p->at = 1; /* after the '{' */
     bool more = peek(p) != '}';
     p->at += !more;
     while (more) {
@@ -247,7 +248,7 @@ static ts_status read_header(parser *p)
         if (st->text[p->at] != ' ')
             return BAD(
                 p,
-                "'%s': header byte %lld: expected only spaces behind the closing brace, got 0x%02x",
+                "'%s': header byte %lld: expected only spaces after the closing brace, got 0x%02x",
                 st->path, (long long)p->at, (unsigned char)st->text[p->at]);
     return TS_OK;
 }

@@ -16,15 +16,15 @@ typedef struct entry {
 
 typedef struct cache {
     entry *entries;
-    uint32_t room, count; /* room: a power of two, at most half full; 0: no entries */
+    uint32_t capacity, count; /* capacity: a power of two, at most half full; 0: no entries */
 } cache;
 
 static _Thread_local cache casts __attribute__((tls_model("initial-exec")));
 
 /** The leaf's entry, or the free one where it belongs. */
-static entry *place_of(const cache *c, const ts_tensor *leaf)
+static entry *slot_of(const cache *c, const ts_tensor *leaf)
 {
-    uint32_t mask = c->room - 1, at = ts_hash_pointer(leaf, mask);
+    uint32_t mask = c->capacity - 1, at = ts_hash_pointer(leaf, mask);
     while (c->entries[at].leaf && c->entries[at].leaf != leaf)
         at = (at + 1) & mask;
     return &c->entries[at];
@@ -32,32 +32,32 @@ static entry *place_of(const cache *c, const ts_tensor *leaf)
 
 static bool grow(cache *c)
 {
-    cache wide = {.room = c->room ? 2 * c->room : 32, .count = c->count};
-    wide.entries = ts_alloc(ts_thread_self(), wide.room * sizeof(entry));
+    cache wide = {.capacity = c->capacity ? 2 * c->capacity : 32, .count = c->count};
+    wide.entries = ts_alloc(ts_thread_self(), wide.capacity * sizeof(entry));
     if (!wide.entries)
         return false;
-    memset(wide.entries, 0, wide.room * sizeof(entry));
-    for (uint32_t i = 0; i < c->room; i++)
+    memset(wide.entries, 0, wide.capacity * sizeof(entry));
+    for (uint32_t i = 0; i < c->capacity; i++)
         if (c->entries[i].leaf)
-            *place_of(&wide, c->entries[i].leaf) = c->entries[i];
-    if (c->room)
-        ts_free(ts_thread_self(), c->entries, c->room * sizeof(entry));
+            *slot_of(&wide, c->entries[i].leaf) = c->entries[i];
+    if (c->capacity)
+        ts_free(ts_thread_self(), c->entries, c->capacity * sizeof(entry));
     *c = wide;
     return true;
 }
 
 ts_tensor *ts_cast_cache_find(const ts_tensor *t, ts_dtype dtype)
 {
-    const entry *e = casts.count ? place_of(&casts, t) : NULL;
+    const entry *e = casts.count ? slot_of(&casts, t) : NULL;
     return e && e->leaf && e->version == ts_version(t) && ts_dtype_of(e->cast) == dtype ? e->cast
         : NULL;
 }
 
 void ts_cast_cache_put(ts_tensor *t, ts_tensor *cast)
 {
-    if (2 * casts.count >= casts.room && !grow(&casts))
+    if (2 * casts.count >= casts.capacity && !grow(&casts))
         return;
-    entry *e = place_of(&casts, t);
+    entry *e = slot_of(&casts, t);
     if (e->leaf) {
         ts_release(e->cast);
     } else {
@@ -74,12 +74,12 @@ void ts_cast_cache_clear(void)
 {
     cache c = casts;
     casts = (cache){0}; /* first: a release may run user code, which may use the cache */
-    for (uint32_t i = 0; i < c.room; i++) {
+    for (uint32_t i = 0; i < c.capacity; i++) {
         ts_release(c.entries[i].cast);
         ts_release(c.entries[i].leaf);
     }
-    if (c.room)
-        ts_free(ts_thread_self(), c.entries, c.room * sizeof(entry));
+    if (c.capacity)
+        ts_free(ts_thread_self(), c.entries, c.capacity * sizeof(entry));
 }
 
 /* ---------------------------------------------------------------- the end of a thread ---- */

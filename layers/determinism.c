@@ -89,7 +89,8 @@ static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
 }
 
 /** Runs the call over the copies, then f. Writes the first difference to `what`, which is unchanged
- * if there is none. members: room for the members of all list arguments. */
+ * if there is none. members: buffer for the members of all list arguments.
+ */
 static ts_status run_twice(ts_frame *f, const copies *w, ts_tensor **members, char *what,
                            size_t size)
 {

@@ -26,17 +26,17 @@ void ts_layers_report_to(ts_layer_report_fn callback, void *payload, FILE *file)
 void ts_watchers_install(void) { ts_fork_guard(&lock); }
 
 /** Registers the layer's key and its fallback for all ops, once. */
-static ts_status place(ts_watcher *w)
+static ts_status register_key(ts_watcher *w)
 {
     pthread_mutex_lock(&lock);
     ts_status status = TS_OK;
-    if (!w->placed) {
+    if (!w->registered) {
         ts_registry_begin();
         status = ts_register_layer(w->layer, "backends", &w->key);
         if (status == TS_OK)
             status = ts_register_fallback(w->key, w->kernel, NULL);
         status = ts_registry_end(status);
-        w->placed = status == TS_OK;
+        w->registered = status == TS_OK;
     }
     pthread_mutex_unlock(&lock);
     return status;
@@ -48,7 +48,7 @@ ts_status ts_watcher_switch(ts_watcher *w, ts_layer_scope scope, bool on)
         return ts_error_set(
             TS_ERR_VALUE, "%s: argument 'scope': expected TS_THIS_THREAD or TS_ALL_THREADS, got %d",
             w->name, (int)scope);
-    TS_TRY(place(w));
+    TS_TRY(register_key(w));
     return scope == TS_ALL_THREADS ? ts_layer_enable_all(w->key, on) : ts_layer_enable(w->key, on);
 }
 

@@ -14,7 +14,7 @@ typedef struct ts_watcher {
     const char *layer; /* name of the key */
     ts_kernel kernel;  /* fallback for all ops */
     ts_key key;        /* set by registration */
-    bool placed;       /* the key is registered */
+    bool registered;   /* the key is registered */
 } ts_watcher;
 
 /** Installs fork handlers for the lock of the watchers. */

@@ -27,9 +27,9 @@ struct ts_grad_scaler {
     ts_tensor *device_numbers[CHANGING];
     bool disabled;
     optimizer_entry *list; /* optimizers seen since the last update */
-    int64_t n, room;
+    int64_t n, capacity;
     ts_tensor **grads; /* scratch */
-    int64_t grads_room;
+    int64_t grads_capacity;
 };
 
 /* ---------------------------------------------------------------------- create and free ---- */
@@ -58,16 +58,16 @@ static const struct {
     {"skipped", "a whole number from 0 to 2^24", offsetof(ts_grad_scaler, skipped), is_count},
 };
 /** Offsets of the fields that the tensors in `device_numbers` replace. */
-static const size_t places[CHANGING] = {offsetof(ts_grad_scaler, scale),
-                                        offsetof(ts_grad_scaler, growth_tracker),
-                                        offsetof(ts_grad_scaler, skipped)};
+static const size_t offsets[CHANGING] = {offsetof(ts_grad_scaler, scale),
+                                         offsetof(ts_grad_scaler, growth_tracker),
+                                         offsetof(ts_grad_scaler, skipped)};
 enum {
     NUMBERS = sizeof numbers / sizeof numbers[0],
     SCALE_NUMBER = 0,
     SKIPPED_NUMBER = NUMBERS - 1
 };
 
-static double *place_of(const ts_grad_scaler *s, int k)
+static double *number_at(const ts_grad_scaler *s, int k)
 {
     return (double *)((char *)s + numbers[k].offset);
 }
@@ -76,9 +76,9 @@ static double *place_of(const ts_grad_scaler *s, int k)
  * value. */
 static double number_of(const ts_grad_scaler *s, int k)
 {
-    double x = *place_of(s, k);
+    double x = *number_at(s, k);
     for (int i = 0; i < CHANGING; i++)
-        if (s->device_numbers[i] && places[i] == numbers[k].offset)
+        if (s->device_numbers[i] && offsets[i] == numbers[k].offset)
             ts_item(s->device_numbers[i], &x);
     return x;
 }
@@ -111,7 +111,7 @@ static ts_status move_numbers_to(ts_grad_scaler *s, ts_device device)
     for (int i = 0; i < CHANGING; i++) {
         if (!s->device_numbers[i]) {
             fresh[i] = ts_fill_(ts_empty_on(NULL, 0, TS_F32, device),
-                                *(const double *)((const char *)s + places[i]));
+                                *(const double *)((const char *)s + offsets[i]));
         } else {
             ts_device at = ts_device_of(s->device_numbers[i]);
             if (at.backend == device.backend && at.index == device.index)
@@ -147,7 +147,7 @@ static ts_status set_number(ts_grad_scaler *s, const char *function, int k, doub
     if (!numbers[k].fits(value))
         return ts_error_set(TS_ERR_VALUE, "%s: %s: expected %s, got %g", function, numbers[k].name,
                             numbers[k].expected, value);
-    *place_of(s, k) = value;
+    *number_at(s, k) = value;
     return TS_OK;
 }
 
@@ -175,7 +175,7 @@ void ts_grad_scaler_free(ts_grad_scaler *s)
 {
     if (!s)
         return;
-    for (int64_t i = 0; i < s->room; i++)
+    for (int64_t i = 0; i < s->capacity; i++)
         ts_release(s->list[i].found);
     release_numbers(s);
     free(s->list);
@@ -205,17 +205,17 @@ static optimizer_entry *entry_of(ts_grad_scaler *s, const ts_optimizer *o)
     for (int64_t i = 0; i < s->n; i++)
         if (s->list[i].o == o)
             return &s->list[i];
-    if (s->n == s->room) {
-        int64_t room = s->room ? 2 * s->room : 4;
+    if (s->n == s->capacity) {
+        int64_t capacity = s->capacity ? 2 * s->capacity : 4;
         optimizer_entry *list =
-            ts_nn_alloc(room, sizeof *list, "the optimizers of a gradient scaler");
+            ts_nn_alloc(capacity, sizeof *list, "the optimizers of a gradient scaler");
         if (!list)
             return NULL;
         if (s->n)
             memcpy(list, s->list, (size_t)s->n * sizeof *list);
         free(s->list);
         s->list = list;
-        s->room = room;
+        s->capacity = capacity;
         ts_state_changed(); /* a compiled function may hold addresses in the old list */
     }
     s->list[s->n].o = o;
@@ -234,13 +234,13 @@ static ts_status unscale(ts_grad_scaler *s, optimizer_entry *w, ts_optimizer *o)
 {
     int64_t n, count = 0;
     ts_tensor *const *params = ts_optimizer_params(o, &n);
-    if (n > s->grads_room) {
+    if (n > s->grads_capacity) {
         ts_tensor **grads = ts_nn_alloc(n, sizeof *grads, "a list of gradients");
         if (!grads)
             return TS_ERR_MEMORY;
         free(s->grads);
         s->grads = grads;
-        s->grads_room = n;
+        s->grads_capacity = n;
     }
     for (int64_t i = 0; i < n; i++) {
         if (ts_grad(params[i]) == TS_NONE)
@@ -375,9 +375,9 @@ int64_t ts_grad_scaler_skipped(const ts_grad_scaler *s)
     return s ? (int64_t)number_of(s, SKIPPED_NUMBER) : 0;
 }
 
-int64_t ts_grad_scaler_numbers(const ts_grad_scaler *s, ts_named_number *out, int64_t room)
+int64_t ts_grad_scaler_numbers(const ts_grad_scaler *s, ts_named_number *out, int64_t capacity)
 {
-    for (int k = 0; s && out && k < NUMBERS && k < room; k++) {
+    for (int k = 0; s && out && k < NUMBERS && k < capacity; k++) {
         strcpy(out[k].name, numbers[k].name);
         out[k].value = number_of(s, k);
     }
@@ -393,7 +393,7 @@ ts_status ts_grad_scaler_set_number(ts_grad_scaler *s, const char *name, double 
             TS_TRY(set_number(s, "grad_scaler_set_number", k, value));
             for (int i = 0; i < NUMBERS && s->device_numbers[SCALE]; i++)
                 if (i != k)
-                    *place_of(s, i) = number_of(s, i);
+                    *number_at(s, i) = number_of(s, i);
             release_numbers(s);
             return TS_OK;
         }

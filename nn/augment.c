@@ -42,13 +42,13 @@ static ts_status check_images(ts_tensor *const *images, int n, const ts_augment_
 }
 
 /** Indices of a crop of `count` pixels along a dim of `size` pixels with reflection padding, in
- *  reverse order if `flip`. place: position of the crop, from 0 (first) to 1 (last). */
-static ts_tensor *crop_indices(int64_t size, int64_t count, int64_t padding, double place,
+ *  reverse order if `flip`. position: position of the crop, from 0 (first) to 1 (last). */
+static ts_tensor *crop_indices(int64_t size, int64_t count, int64_t padding, double position,
                                bool flip)
 {
     ts_tensor *t = ts_empty_on(TS_SIZES(count), TS_I64, TS_DEVICE_CPU);
     int64_t *at = ts_data_mut(t),
-            from = (int64_t)(place * (double)(size + 2 * padding - count + 1)) - padding;
+            from = (int64_t)(position * (double)(size + 2 * padding - count + 1)) - padding;
     for (int64_t i = 0; i < count && t; i++) {
         int64_t k = from + (flip ? count - 1 - i : i);
         k = k < 0 ? -k : k;

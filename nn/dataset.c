@@ -101,9 +101,9 @@ static ts_status make_batch(const void *payload, const ts_nn_draw *d, ts_tensor 
         int64_t index = r->first + ts_nn_drawn(d, i);
         ts_rng_set_state((ts_rng_state){ts_nn_mix(d->key ^ ts_nn_mix((uint64_t)index + 1)), 0});
         if (add_sample(&r->dataset, d, i, index, fields) != TS_OK) {
-            char place[40];
-            snprintf(place, sizeof place, "sample %lld", (long long)index);
-            return ts_error_within(place);
+            char sample[40];
+            snprintf(sample, sizeof sample, "sample %lld", (long long)index);
+            return ts_error_within(sample);
         }
     }
     return TS_OK;

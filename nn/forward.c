@@ -22,7 +22,7 @@ static const char *path_below(const ts_module *m, const ts_module *above, char t
     text[at] = 0;
     for (; m != above; m = m->parent) {
         const char *outermost = text[at] ? "" : m->type.name;
-        const char *name = m->parent ? m->parent->members[m->place].name : outermost;
+        const char *name = m->parent ? m->parent->members[m->index].name : outermost;
         size_t n = strlen(name), dot = n && text[at];
         if (n + dot > at)
             break;

@@ -113,15 +113,15 @@ static ts_member *new_member(ts_module *m, const char *function, const char *nam
                          "already", function, name, m->type.name);
             return NULL;
         }
-    if (m->nmembers == m->room) {
-        int room = m->room ? 2 * m->room : 4;
-        ts_member *members = realloc(m->members, (size_t)room * sizeof *members);
+    if (m->nmembers == m->capacity) {
+        int capacity = m->capacity ? 2 * m->capacity : 4;
+        ts_member *members = realloc(m->members, (size_t)capacity * sizeof *members);
         if (!members) {
-            ts_error_memory("the members of a module", room * (int64_t)sizeof *members);
+            ts_error_memory("the members of a module", capacity * (int64_t)sizeof *members);
             return NULL;
         }
         m->members = members;
-        m->room = room;
+        m->capacity = capacity;
     }
     ts_member *e = &m->members[m->nmembers];
     *e = (ts_member){.name = ts_nn_copy_text(name, "the name of a member")};
@@ -202,7 +202,7 @@ ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_mod
     }
     e->child = child;
     child->parent = m;
-    child->place = m->nmembers++;
+    child->index = m->nmembers++;
     if (slot)
         *slot = child;
     return TS_OK;
@@ -370,13 +370,13 @@ typedef struct exchange {
     ts_tensor *(*converted)(const struct exchange *x, ts_tensor *t);
     ts_dtype dtype;
     ts_tensor **old, **made; /* made[i] takes the place of old[i] */
-    int64_t n, room;
+    int64_t n, capacity;
 } exchange;
 
 static ts_status count_tensor(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind)
 {
     (void)name, (void)t, (void)kind;
-    ((exchange *)ctx)->room++;
+    ((exchange *)ctx)->capacity++;
     return TS_OK;
 }
 
@@ -418,10 +418,10 @@ static void replace_tensors(ts_module *m, void *ctx)
 static ts_status exchange_tensors(ts_module *m, exchange x)
 {
     TS_TRY(ts_module_each(m, count_tensor, &x));
-    x.old = ts_nn_alloc(2 * x.room, sizeof *x.old, "a module's new tensors");
+    x.old = ts_nn_alloc(2 * x.capacity, sizeof *x.old, "a module's new tensors");
     if (!x.old)
         return TS_ERR_MEMORY;
-    x.made = x.old + x.room;
+    x.made = x.old + x.capacity;
     ts_status status = ts_module_each(m, convert_tensor, &x);
     if (status == TS_OK) {
         ts_state_changed();

@@ -20,11 +20,11 @@ struct ts_module {
     const ts_module_type *given; /* the type passed to ts_module_new(); borrowed */
     ts_module_type type;         /* a copy; fields that *given lacks are 0 */
     ts_module *parent;
-    int place; /* index of this child in parent->members */
+    int index;                       /* index of this child in parent->members */
     ts_forward_list_fn forward_list; /* NULL: none */
     void *payload;
     ts_member *members;
-    int nmembers, room;
+    int nmembers, capacity;
     struct ts_nn_hook *hooks; /* in the order in which they were added */
     _Atomic int running;      /* calls of ts_forward() that have not returned, of all threads */
     bool training;
@@ -95,16 +95,16 @@ typedef struct ts_nn_pins {
     struct {
         ts_tensor *memory; /* owned */
         bool used;
-    } *entries; /* n, at most room */
-    int n, room;
+    } *entries; /* n, at most capacity */
+    int n, capacity;
 } ts_nn_pins;
-/** Initialises *p for at most `room` tensors. Errors: TS_ERR_MEMORY; ts_nn_pins_end() is then
+/** Initialises *p for at most `capacity` tensors. Errors: TS_ERR_MEMORY; ts_nn_pins_end() is then
  *  allowed. */
-ts_status ts_nn_pins_begin(ts_nn_pins *p, int room);
+ts_status ts_nn_pins_begin(ts_nn_pins *p, int capacity);
 /** Releases the memory. */
 void ts_nn_pins_end(ts_nn_pins *p);
 /** Returns a tensor over uninitialised pinned memory for `device`, in the caller's scope; NULL with
- *  an error. If all `room` entries are in use, the memory is new and not kept for reuse. */
+ *  an error. If all `capacity` entries are in use, the memory is new and not kept for reuse. */
 ts_tensor *ts_nn_pins_take(ts_nn_pins *p, const int64_t *sizes, int ndim, ts_dtype dtype,
                            ts_device device);
 /** Returns memory for reuse; t is a tensor over it, or NULL. */

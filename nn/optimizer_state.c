@@ -133,12 +133,12 @@ static void name_number(char *name, size_t size, int group, int k)
     snprintf(name, size, "groups.%d.%s", group, numbers[k].name);
 }
 
-int64_t ts_optimizer_numbers(const ts_optimizer *o, ts_named_number *out, int64_t room)
+int64_t ts_optimizer_numbers(const ts_optimizer *o, ts_named_number *out, int64_t capacity)
 {
     int64_t at = 0;
     for (int i = 0; o && i < o->ngroups; i++)
         for (int k = 0; k < NUMBERS; k++, at++) {
-            if (at >= room || !out)
+            if (at >= capacity || !out)
                 continue;
             name_number(out[at].name, sizeof out[at].name, i, k);
             out[at].value = *(const double *)((const char *)&o->groups[i] + numbers[k].offset);

@@ -12,11 +12,11 @@ static bool fits(const ts_tensor *t, const int64_t *sizes, int ndim, ts_dtype dt
            memcmp(ts_sizes(t), sizes, (size_t)ndim * sizeof *sizes) == 0;
 }
 
-ts_status ts_nn_pins_begin(ts_nn_pins *p, int room)
+ts_status ts_nn_pins_begin(ts_nn_pins *p, int capacity)
 {
     pthread_mutex_init(&p->lock, NULL);
-    p->entries = ts_nn_alloc(room, sizeof *p->entries, "the memory of batches");
-    p->room = p->entries ? room : 0;
+    p->entries = ts_nn_alloc(capacity, sizeof *p->entries, "the memory of batches");
+    p->capacity = p->entries ? capacity : 0;
     return p->entries ? TS_OK : TS_ERR_MEMORY;
 }
 
@@ -24,7 +24,7 @@ void ts_nn_pins_end(ts_nn_pins *p)
 {
     for (int i = 0; i < p->n; i++)
         ts_release(p->entries[i].memory);
-    if (p->room)
+    if (p->capacity)
         pthread_mutex_destroy(&p->lock);
     free(p->entries);
     *p = (ts_nn_pins){0};
@@ -34,7 +34,7 @@ ts_tensor *ts_nn_pins_take(ts_nn_pins *p, const int64_t *sizes, int ndim, ts_dty
                            ts_device device)
 {
     pthread_mutex_lock(&p->lock);
-    int at = -1, spare = p->n < p->room ? p->n : -1;
+    int at = -1, spare = p->n < p->capacity ? p->n : -1;
     for (int i = 0; i < p->n; i++)
         if (!p->entries[i].used) {
             if (fits(p->entries[i].memory, sizes, ndim, dtype))

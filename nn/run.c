@@ -200,7 +200,7 @@ static ts_status check_rows(const ts_run *r, const char *path)
 {
     int fd;
     char id[24], *line = NULL;
-    size_t room = 0;
+    size_t bytes = 0;
     ssize_t length;
     ts_status status = TS_OK;
     TS_TRY(ts_open_file("run_log", path, O_RDONLY, &fd));
@@ -211,7 +211,7 @@ static ts_status check_rows(const ts_run *r, const char *path)
     }
     snprintf(id, sizeof id, ",%lld\n", (long long)r->id);
     errno = 0;
-    for (int64_t row = 0; status == TS_OK && (length = getline(&line, &room, file)) > 0; row++) {
+    for (int64_t row = 0; status == TS_OK && (length = getline(&line, &bytes, file)) > 0; row++) {
         const char *cell = strrchr(line, ',');
         if (row && line[length - 1] == '\n' && (!cell || strcmp(cell, id) != 0))
             status = ts_error_set(

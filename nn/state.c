@@ -13,7 +13,7 @@
  *  fills the lists. */
 typedef struct collector {
     bool parameters; /* true: each parameter once; false: parameters and persistent buffers */
-    int64_t n, room;
+    int64_t n, capacity;
     size_t bytes;
     const char **names; /* NULL while counting */
     ts_tensor **tensors;
@@ -27,7 +27,7 @@ static ts_status collect(void *ctx, const char *name, ts_tensor *t, ts_member_ki
     if (kind == TS_MEMBER_TEMPORARY || (c->parameters && kind != TS_MEMBER_PARAMETER))
         return TS_OK;
     if (!c->names) {
-        c->room++;
+        c->capacity++;
         c->bytes += bytes;
         return TS_OK;
     }
@@ -45,13 +45,13 @@ static ts_status collect_all(const ts_module *m, bool parameters, ts_named_tenso
     collector c = {.parameters = parameters};
     *list = (ts_named_tensors){0};
     TS_TRY(ts_module_each(m, collect, &c));
-    size_t bytes = (size_t)c.room * 2 * sizeof(void *) + c.bytes + 1;
+    size_t bytes = (size_t)c.capacity * 2 * sizeof(void *) + c.bytes + 1;
     char *block = malloc(bytes);
     if (!block)
         return ts_error_memory("a list of tensors", (int64_t)bytes);
     c.names = (const char **)(void *)block;
-    c.tensors = (ts_tensor **)(void *)(c.names + c.room);
-    c.text = (char *)(c.tensors + c.room);
+    c.tensors = (ts_tensor **)(void *)(c.names + c.capacity);
+    c.text = (char *)(c.tensors + c.capacity);
     TS_TRY(ts_module_each(m, collect, &c)); /* does not fail, because the first walk did not */
     *list = (ts_named_tensors){c.n, c.names, c.tensors};
     return TS_OK;

@@ -26,7 +26,7 @@ static int64_t start_of(const tokens *t, const ts_nn_draw *d, int64_t w)
     int64_t length = t->length;
     if (d->in_order)
         return w * length;
-    /* open_file() drops a window if it can, which leaves room for offsets up to T - 1 */
+    /* open_file() drops a window if it can, so that offsets up to T - 1 fit */
     int64_t spare = t->tokens - 1 - d->samples * length;
     return (int64_t)(ts_nn_mix(d->key) %
                      (uint64_t)((spare < length ? spare : length - 1) + 1)) +

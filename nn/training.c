@@ -165,7 +165,7 @@ static ts_status read_section(const ts_checkpoint *c, const char *section, ts_na
 typedef struct before {
     ts_named_tensors model;
     ts_tensor **copies; /* copies of its tensors; NULL: not yet made */
-    ts_loader_state place;
+    ts_loader_state position;
     ts_named_number *numbers, scaler[SCALER_NUMBERS];
     int64_t n;
 } before;
@@ -180,7 +180,7 @@ static ts_status take_snapshot(const ts_training *t, before *b)
         b->copies[i] = ts_retain(ts_clone(ts_detach(b->model.tensors[i])));
         TS_TRY(b->copies[i]);
     }
-    b->place = ts_loader_get_state(t->loader);
+    b->position = ts_loader_get_state(t->loader);
     ts_grad_scaler_numbers(t->scaler, b->scaler, SCALER_NUMBERS);
     b->n = t->optimizer ? ts_optimizer_numbers(t->optimizer, NULL, 0) : 0;
     b->numbers = calloc((size_t)b->n + 1, sizeof *b->numbers);
@@ -198,7 +198,7 @@ static void restore_snapshot(ts_training *t, const before *b)
     for (int64_t i = 0; i < b->model.n; i++)
         ts_copy_(b->model.tensors[i], b->copies[i]);
     if (t->loader)
-        ts_loader_set_state(t->loader, b->place);
+        ts_loader_set_state(t->loader, b->position);
     for (int64_t i = ts_grad_scaler_numbers(t->scaler, NULL, 0) - 1; i >= 0; i--)
         ts_grad_scaler_set_number(t->scaler, b->scaler[i].name, b->scaler[i].value);
     for (int64_t i = 0; i < b->n; i++)

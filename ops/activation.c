@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "ops/parts.h"
 
-/** Floating dtypes only: PyTorch has no integer form of these. */
+/** Floating dtypes only, as in PyTorch. */
 ts_status ts_infer_activation(ts_frame *f)
 {
     TS_TRY(ts_check_float(f, 0));

@@ -11,10 +11,10 @@
 
 /** Indices of a call's arguments: query, key, value starting at `first`, options starting at
  * `mask`. */
-typedef struct places {
+typedef struct indices {
     int first, mask, cu_seqlens, max_seqlens, scale, window, softcap, dropout_p;
-} places;
-static const places forward = {0, 3, 4, 5, 6, 7, 8, 9}, backward = {2, 7, 8, 9, 10, 11, 12, 13};
+} indices;
+static const indices forward = {0, 3, 4, 5, 6, 7, 8, 9}, backward = {2, 7, 8, 9, 10, 11, 12, 13};
 enum { SEED = 14, OFFSET = 15 }; /* indices of two arguments that only the backward has */
 
 static bool is_backward(const ts_frame *f)
@@ -28,7 +28,7 @@ ts_attention ts_kernel_attention(const ts_frame *f)
         ts_fail_decoder(f, "kernel_attention");
         return (ts_attention){0};
     }
-    const places *at = is_backward(f) ? &backward : &forward;
+    const indices *at = is_backward(f) ? &backward : &forward;
     const ts_value *a = f->args, *scale = &a[at->scale];
     const ts_tensor *q = a[at->first].t, *k = a[at->first + 1].t, *v = a[at->first + 2].t;
     ts_attention c = {.query = q, .key = k, .value = v,
@@ -103,7 +103,7 @@ static ts_status check_operands(ts_frame *f, int first)
 
 /** Checks the arguments of a packed batch: cu_seqlens, two tensors of sequence bounds (i32, sizes
  *  (sequences + 1)), and max_seqlens, two numbers. */
-static ts_status check_packed(ts_frame *f, const places *at)
+static ts_status check_packed(ts_frame *f, const indices *at)
 {
     const ts_value *lists = &f->args[at->cu_seqlens], *most = &f->args[at->max_seqlens];
     if (lists->tag == TS_TAG_NONE && most->tag == TS_TAG_NONE)
@@ -150,7 +150,7 @@ static ts_status check_mask(ts_frame *f, int arg, const int64_t *sizes)
     return ts_check_broadcasts(f, arg, sizes, 4);
 }
 
-static ts_status check_options(ts_frame *f, const places *at)
+static ts_status check_options(ts_frame *f, const indices *at)
 {
     const ts_value *a = f->args, *window = &a[at->window];
     double softcap = a[at->softcap].d, p = a[at->dropout_p].d;

@@ -7,13 +7,13 @@
 
 /** Argument indices of an op. input and weight: in the backward op, the lists of sizes of the two
  * tensors, because the tensors may be absent. bias: -1 if the op has none. */
-typedef struct places {
+typedef struct indices {
     int input, weight, bias, stride, padding, dilation, transposed, output_padding, groups;
-} places;
-static const places forward = {0, 1, 2, 3, 4, 5, 6, 7, 8};
-static const places backward = {3, 4, -1, 5, 6, 7, 8, 9, 10};
+} indices;
+static const indices forward = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+static const indices backward = {3, 4, -1, 5, 6, 7, 8, 9, 10};
 
-static const places *places_of(const ts_frame *f)
+static const indices *indices_of(const ts_frame *f)
 {
     return f->op == TS_OP_convolution ? &forward : &backward;
 }
@@ -39,7 +39,7 @@ ts_convolution ts_kernel_convolution(const ts_frame *f)
         ts_fail_decoder(f, "kernel_convolution");
         return (ts_convolution){0};
     }
-    const places *at = places_of(f);
+    const indices *at = indices_of(f);
     const ts_value *a = f->args;
     int ndim;
     const int64_t *in = sizes_of(&a[at->input], &ndim), *w = sizes_of(&a[at->weight], &ndim);
@@ -62,8 +62,8 @@ ts_convolution ts_kernel_convolution(const ts_frame *f)
                         c.dilation[k] * (c.kernel[k] - 1) +
                         ts_spatial_number(&a[at->output_padding], d) + 1;
         else
-            c.places[k] = ts_window_places(in[2 + d], c.kernel[k], c.stride[k], c.dilation[k],
-                                           c.padding[k], after, false);
+            c.places[k] = ts_window_count(in[2 + d], c.kernel[k], c.stride[k], c.dilation[k],
+                                          c.padding[k], after, false);
     }
     return c;
 }
@@ -131,7 +131,7 @@ void ts_kernel_windows(const ts_frame *f, int64_t form, ts_window_axis axis[3])
 /* --------------------------------------------------------------------------------- rules ---- */
 
 /** Checks the lists of numbers for n spatial dims, and groups. */
-static ts_status check_numbers(ts_frame *f, const places *at, int n)
+static ts_status check_numbers(ts_frame *f, const indices *at, int n)
 {
     int64_t stride[TS_MAX_SPATIAL], dilation[TS_MAX_SPATIAL], more[2 * TS_MAX_SPATIAL];
     const ts_value *a = f->args, *groups = &a[at->groups];
@@ -157,7 +157,7 @@ static ts_status check_numbers(ts_frame *f, const places *at, int n)
     return TS_OK;
 }
 
-static ts_status check_channels(ts_frame *f, const places *at, const int64_t *in,
+static ts_status check_channels(ts_frame *f, const indices *at, const int64_t *in,
                                 const int64_t *w)
 {
     int64_t groups = f->args[at->groups].i, channels, rows = w[0];
@@ -185,7 +185,7 @@ static ts_status check_channels(ts_frame *f, const places *at, const int64_t *in
 }
 
 /** Checks all but dtypes and devices; writes the result's sizes. */
-static ts_status check_call(ts_frame *f, const places *at, int64_t *out)
+static ts_status check_call(ts_frame *f, const indices *at, int64_t *out)
 {
     const ts_value *a = f->args;
     int ndim, wdim;

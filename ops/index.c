@@ -78,7 +78,7 @@ ts_status ts_infer_embedding_backward(ts_frame *f)
 
 /** Checks dim and index, a list of positions along dim of self; computes the sizes of the
  * selection. */
-static ts_status places_along(ts_frame *f, int64_t *dim, int64_t *sizes)
+static ts_status positions_along(ts_frame *f, int64_t *dim, int64_t *sizes)
 {
     const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
     TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim, dim));
@@ -98,7 +98,7 @@ ts_status ts_infer_index_select(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
     int64_t sizes[TS_MAX_DIMS], dim;
-    TS_TRY(places_along(f, &dim, sizes));
+    TS_TRY(positions_along(f, &dim, sizes));
     TS_TRY(ts_check_one_device(f));
     f->plan->compute = (ts_dtype)t->dtype;
     f->plan->dim = dim;
@@ -111,7 +111,7 @@ ts_status ts_infer_index_add(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
     int64_t sizes[TS_MAX_DIMS], dim;
-    TS_TRY(places_along(f, &dim, sizes));
+    TS_TRY(positions_along(f, &dim, sizes));
     TS_TRY(ts_check_dtype(f, 3, (ts_dtype)t->dtype));
     TS_TRY(ts_check_one_device(f));
     TS_TRY(ts_check_sizes(f, 3, sizes, t->ndim));

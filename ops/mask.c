@@ -14,8 +14,8 @@ ts_status ts_infer_triangle(ts_frame *f)
     return TS_OK;
 }
 
-/** Checks that argument 1, the mask, is bool and broadcasts with self. sizes, with room for
- *  TS_MAX_DIMS, and *ndim receive the broadcast sizes. */
+/** Checks that argument 1, the mask, is bool and broadcasts with self. sizes, an array of
+ * TS_MAX_DIMS, and *ndim receive the broadcast sizes. */
 static ts_status check_mask(ts_frame *f, int64_t *sizes, int *ndim)
 {
     const ts_tensor *t = f->args[0].t, *mask = f->args[1].t;

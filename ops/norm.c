@@ -8,8 +8,8 @@
 
 /* ------------------------------------------------------------------------------- rules ---- */
 
-/** Checks optional argument `arg`: the dtype of argument `self`, and the sizes of its n dims from
- * `first` on. */
+/** Checks optional argument `arg`: the dtype of argument `self`, and the sizes of its n dims
+ * starting at dim `first`. */
 static ts_status check_dims(ts_frame *f, int arg, int self, int first, int n)
 {
     if (f->args[arg].tag != TS_TAG_TENSOR)

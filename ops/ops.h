@@ -116,7 +116,8 @@ TS_INLINE ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, i
 }
 /** The tensor's sizes must broadcast to these. TS_ERR_SHAPE. */
 ts_status ts_check_broadcasts(ts_frame *f, int arg, const int64_t *sizes, int ndim);
-/** Broadcasts two lists of sizes into out (room for TS_MAX_DIMS); false if they do not fit. */
+/** Broadcasts two lists of sizes into out, an array of TS_MAX_DIMS; false if they do not broadcast.
+ */
 bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *out, int *nout);
 /**
  * The fast path of pointwise rules, for contiguous tensors of one dtype, device and shape: fills
@@ -190,8 +191,8 @@ ts_status ts_check_fits(ts_frame *f, int arg);
  *  TS_DTYPE_NONE if there is neither. */
 ts_dtype ts_promote_values(const ts_value *args, int n);
 
-/** Checks that *dim, an argument of a public function, is in [-n, n) and makes it non-negative;
- *  false with TS_ERR_INDEX, always for n 0. */
+/** Checks that *dim, an argument of a public function, is in [-n, n) and makes it non-negative.
+ * False with TS_ERR_INDEX if it is not, and always if n is 0. */
 bool ts_dim_ok(int *dim, int n, const char *op, const char *name, const void *site);
 /** Error for a list of n numbers that is NULL or has an invalid length. */
 TS_COLD void ts_fail_ints(int n, const char *op, const char *name, const void *site);

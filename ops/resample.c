@@ -114,8 +114,8 @@ static ts_axis axis_of(const ts_frame *f, const places *at, int d, int n, int64_
         axis.padded = at->count && a[at->count].i;
         axis.sum = at->divisor && a[at->divisor].i;
         if (!at->transposed)
-            axis.out = ts_window_places(axis.in, axis.kernel, axis.stride, axis.dilation,
-                                        axis.padding, axis.padding, at->ceil && a[at->ceil].i);
+            axis.out = ts_window_count(axis.in, axis.kernel, axis.stride, axis.dilation,
+                                       axis.padding, axis.padding, at->ceil && a[at->ceil].i);
     } else {
         axis.map = TS_AXIS_ADAPTIVE;
     }
@@ -231,8 +231,8 @@ static ts_status check_grad(ts_frame *f, const places *at, int n)
         const ts_axis *axis = &r.axis[TS_MAX_SPATIAL - n + d];
         int64_t made[2], have = axis->out;
         for (int ceil = 0; ceil < 2; ceil++)
-            made[ceil] = ts_window_places(axis->in, axis->kernel, axis->stride, axis->dilation,
-                                          axis->padding, axis->padding, ceil);
+            made[ceil] = ts_window_count(axis->in, axis->kernel, axis->stride, axis->dilation,
+                                         axis->padding, axis->padding, ceil);
         if (at->ceil)
             sizes[t->ndim - n + d] = made[f->args[at->ceil].i];
         else
@@ -322,8 +322,8 @@ ts_status ts_infer_pad_backward(ts_frame *f) { return ts_infer_pad(f); }
 
 /* ------------------------------------------------------------------------------ by parts ---- */
 
-/** Pixel shuffle: views (..., C f f, H, W) as (..., C, f, f, H, W), moves each f behind its H or W,
- * and merges them. back: the inverse. */
+/** Pixel shuffle: views (..., C f f, H, W) as (..., C, f, f, H, W), moves each f to after its H or
+ * W, and merges them. back: the inverse. */
 static ts_status shuffle(ts_frame *f, bool back)
 {
     TS_SCOPE;

@@ -199,9 +199,9 @@ ts_status ts_composite_diagonal_backward(ts_frame *f)
     ts_tensor *like = ts_empty_on(v->ints, (int)v->count, (ts_dtype)g->dtype, g->storage->device);
     ts_tensor *y = like ? ts_zero_(like) : NULL;
     TS_TRY(y);
-    ts_tensor *place = ts_diagonal(y, f->args[2].i, (int)f->args[3].i, (int)f->args[4].i);
-    TS_TRY(place);
-    TS_TRY(ts_copy_(place, f->args[0].t));
+    ts_tensor *diagonal = ts_diagonal(y, f->args[2].i, (int)f->args[3].i, (int)f->args[4].i);
+    TS_TRY(diagonal);
+    TS_TRY(ts_copy_(diagonal, f->args[0].t));
     f->rets[0] = V_T(ts_retain(y));
     return TS_OK;
 }

@@ -28,8 +28,8 @@ ts_status ts_check_spatial_unused(ts_check_place at, const int64_t *numbers, int
     return TS_OK;
 }
 
-int64_t ts_window_places(int64_t size, int64_t kernel, int64_t stride, int64_t dilation,
-                         int64_t before, int64_t after, bool ceil)
+int64_t ts_window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilation,
+                        int64_t before, int64_t after, bool ceil)
 {
     int64_t extent = dilation * (kernel - 1) + 1, range;
     if (!ts_add_size(size, before + after, &range) || range < extent || range > INT64_MAX / 2)

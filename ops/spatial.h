@@ -35,8 +35,8 @@ ts_status ts_check_spatial_unused(ts_check_place at, const int64_t *numbers, int
  * before that padding. size is at least -1; all other numbers are at most INT32_MAX.
  * @return the number of windows; 0 if no window fits into the padded dim or its size overflows
  */
-int64_t ts_window_places(int64_t size, int64_t kernel, int64_t stride, int64_t dilation,
-                         int64_t before, int64_t after, bool ceil);
+int64_t ts_window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilation,
+                        int64_t before, int64_t after, bool ceil);
 
 /**
  * True if t has 3 to 5 dims, none of size 0, and its strides order them as (N, spatial dims, C) in

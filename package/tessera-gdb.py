@@ -126,7 +126,7 @@ class Show(gdb.Command):
     def invoke(self, argument, _from_tty):
         value = gdb.parse_and_eval(argument)
         if not is_tensor(value):
-            raise gdb.GdbError(f"{argument} is no pointer to a tensor")
+            raise gdb.GdbError(f"{argument} is not a pointer to a tensor")
         if int(value) == 0:
             print("NULL")
             return

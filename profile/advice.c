@@ -13,7 +13,7 @@ double ts_advice_share(const ts_profile *p, double ns)
     return all > 0 ? ns / all : 0;
 }
 
-/** Reads the next sizes in *text, such as "(2, 3)", and moves *text behind them. Returns their
+/** Reads the next sizes in *text, such as "(2, 3)", and moves *text to after them. Returns their
  *  number; 0 if there are none, or more than `most`. */
 static int read_sizes(const char **text, int64_t *sizes, int most)
 {

@@ -95,7 +95,7 @@ static void add_quoted(line *l, const char *text)
     add_char(l, '"');
 }
 
-static void add_place(line *l, int pid, int tid, double ns)
+static void add_track(line *l, int pid, int tid, double ns)
 {
     add(l, "\"pid\": ");
     add_int(l, pid, 1);
@@ -112,7 +112,7 @@ static void print_call(const ts_profile *p, const ts_call_event *c, FILE *out)
     line l = {.out = out};
     ts_scope_path(scope, sizeof scope, e->scope);
     add(&l, ",\n{\"ph\": \"X\", ");
-    add_place(&l, 1, c->thread, c->begin_ns);
+    add_track(&l, 1, c->thread, c->begin_ns);
     add(&l, ", \"dur\": ");
     add_us(&l, ns_of(p, e, e->leave[0]));
     add(&l, ", \"name\": ");
@@ -138,7 +138,7 @@ static void print_call(const ts_profile *p, const ts_call_event *c, FILE *out)
 
 /* ------------------------------------------------------------------------------- arrows ---- */
 
-/** Prints the begin and the end of an arrow between two slices that begin at these times. */
+/** Prints the start and the end of an arrow between two slices that begin at these times. */
 static void print_arrow(FILE *out, const char *what, int64_t id, int tid, double from_ns,
                         int to_pid, int to_tid, double to_ns)
 {
@@ -152,7 +152,7 @@ static void print_arrow(FILE *out, const char *what, int64_t id, int tid, double
         add(&l, "\", \"id\": ");
         add_int(&l, id, 1);
         add(&l, ", ");
-        add_place(&l, end ? to_pid : 1, end ? to_tid : tid, end ? to_ns : from_ns);
+        add_track(&l, end ? to_pid : 1, end ? to_tid : tid, end ? to_ns : from_ns);
         add(&l, "}");
     }
     flush(&l);
@@ -250,7 +250,7 @@ static void print_works(const ts_profile *p, int64_t *id, FILE *out)
         ts_scope_path(scope, sizeof scope, w->scope);
         line l = {.out = out};
         add(&l, ",\n{\"ph\": \"X\", ");
-        add_place(&l, 2, tid, w->begin_ns);
+        add_track(&l, 2, tid, w->begin_ns);
         add(&l, ", \"dur\": ");
         add_us(&l, w->ns);
         add(&l, ", \"name\": ");
@@ -284,7 +284,7 @@ static void print_memory(const ts_profile *p, FILE *out)
             continue; /* before the first recorded step; the latest such point is at its begin */
         line l = {.out = out};
         add(&l, ",\n{\"ph\": \"C\", \"name\": \"bytes of tensors\", ");
-        add_place(&l, 1, 0, ns > 0 ? ns : 0);
+        add_track(&l, 1, 0, ns > 0 ? ns : 0);
         for (int k = 0; k < TS_OWNERS; k++) {
             add(&l, k ? ", \"" : ", \"args\": {\"");
             add(&l, ts_owner_names[k]);

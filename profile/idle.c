@@ -6,7 +6,7 @@
  * launch. If the work was queued before the gap, the gap is the usual pause between two kernels or
  * a wait for other work. The host part is also divided among the scopes, and in a trace among the
  * layers, in which the host was meanwhile. For this purpose host ticks are converted to the
- * device's clock by the readings of both clocks at the begin and at the end of the recording.
+ * device's clock by the readings of both clocks at the start and at the end of the recording.
  */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
@@ -29,7 +29,7 @@ typedef struct interval {
 /** Disjoint intervals in ascending order. */
 typedef struct intervals {
     interval *all;
-    int64_t count, room;
+    int64_t count, capacity;
 } intervals;
 
 /** Adds an interval that ends no earlier than the last one, and merges it with those that it
@@ -43,13 +43,13 @@ static bool append(intervals *l, double from, double to)
         from = last->from < from ? last->from : from;
         to = last->to > to ? last->to : to;
     }
-    if (l->count == l->room) {
-        int64_t room = 2 * l->room + 256;
-        interval *grown = ts_sys_realloc(l->all, (size_t)room * sizeof *grown);
+    if (l->count == l->capacity) {
+        int64_t capacity = 2 * l->capacity + 256;
+        interval *grown = ts_sys_realloc(l->all, (size_t)capacity * sizeof *grown);
         if (!grown)
             return false;
         l->all = grown;
-        l->room = room;
+        l->capacity = capacity;
     }
     const interval *last = l->count ? &l->all[l->count - 1] : NULL;
     l->all[l->count++] = (interval){from, to, last ? last->sum + last->to - last->from : 0};
@@ -222,7 +222,7 @@ static const ts_device_wait *last_wait(const ts_device_sums *s, int64_t from, in
     return NULL;
 }
 
-/** Divides the gap from `from` to the begin of w by cause. False if out of memory. */
+/** Divides the gap from `from` to the start of w by cause. False if out of memory. */
 static bool split(study *u, const ts_device_work *w, int64_t from)
 {
     double *idle = u->p->device.idle, gap = (double)(w->begin_ns - from);

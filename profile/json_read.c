@@ -226,8 +226,7 @@ static ts_status check_peak(const char *path, const ts_memory_part *m)
     if (fabs(sum_of(m->peak) - m->peak_bytes) > TS_OWNERS)
         return fail_field(path, "peak_bytes", "the sum of 'peak'");
     if (m->capacity > 0 && m->capacity < (m->peak_bytes + m->before) / TIMES)
-        return fail_field(path, "capacity",
-                          "0 or the memory of a device that has room for the peak");
+        return fail_field(path, "capacity", "0 or the memory of a device, at least the peak");
     return TS_OK;
 }
 
@@ -248,7 +247,7 @@ static ts_status read_memory(const char *path, json_t *object, ts_memory_part *m
     TS_TRY(get_list(&s, "points", &points));
     TS_TRY(get_list(&s, "holders", &holders));
     if (json_array_size(points) > TS_MEMORY_POINTS || json_array_size(holders) > TS_MEMORY_HOLDERS)
-        return fail_field(path, "memory", "no more points and holders than a profile has room for");
+        return fail_field(path, "memory", "no more points and holders than a profile can hold");
     for (size_t i = 0; i < json_array_size(points); i++) {
         source at = {path, json_array_get(points, i)};
         TS_TRY(get_number(&at, "ns", TIME, &m->points[i].ns));

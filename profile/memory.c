@@ -2,9 +2,9 @@
  * @file memory.c  The timeline of tensors' memory by owner, its peak, and the ops and scopes whose
  * tensors make up the peak.
  *
- * The log (dispatch/memory_log.h) has one life per storage: its birth and its death. The study
- * walks both in the order of their times. If tensors were allocated on a device, the study covers
- * that device's backend; otherwise it covers the CPU.
+ * The log (dispatch/memory_log.h) has one life per storage: its allocation and its release. The
+ * study walks both in the order of their times. If tensors were allocated on a device, the study
+ * covers that device's backend; otherwise it covers the CPU.
  */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
@@ -41,7 +41,7 @@ void ts_memory_begin(void)
     before_recording[TS_KEY_CPU] = (double)ts_memory_get_stats().in_use;
 }
 
-/** The birth or the death of a storage. */
+/** The allocation or the release of a storage. */
 typedef struct change {
     int64_t tick;
     int64_t life; /* index in study.lives */
@@ -116,7 +116,7 @@ static int by_bytes(const void *a, const void *b)
 static ts_status find_holders(const study *u, int64_t count, uint8_t device, int64_t peak)
 {
     ts_memory_holder *all = NULL;
-    int64_t n = 0, room = 0;
+    int64_t n = 0, capacity = 0;
     for (int64_t i = 0; i < count; i++) {
         const ts_memory_life *l = &u->lives[i];
         char scope[TS_SCOPE_TEXT];
@@ -128,12 +128,12 @@ static ts_status find_holders(const study *u, int64_t count, uint8_t device, int
         while (k < n && (all[k].owner != l->owner || strcmp(all[k].scope, scope) != 0 ||
                          strcmp(all[k].op, op) != 0))
             k++;
-        if (k == room) {
-            room = 2 * room + 64;
-            ts_memory_holder *grown = ts_sys_realloc(all, (size_t)room * sizeof *grown);
+        if (k == capacity) {
+            capacity = 2 * capacity + 64;
+            ts_memory_holder *grown = ts_sys_realloc(all, (size_t)capacity * sizeof *grown);
             if (!grown) {
                 ts_sys_free(all);
-                return ts_error_memory("a profile's memory", room * (int64_t)sizeof *grown);
+                return ts_error_memory("a profile's memory", capacity * (int64_t)sizeof *grown);
             }
             all = grown;
         }

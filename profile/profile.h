@@ -76,7 +76,7 @@ typedef enum ts_idle {
     TS_IDLE_DATA,       /* not queued yet: the host was in a scope "data" */
     TS_IDLE_SYNC,       /* not queued yet: a wait of the host for the device ended in the gap */
     TS_IDLE_ALLOCATOR,  /* not queued yet: the host allocated or freed device memory */
-    TS_IDLE_LAUNCH,     /* from the call that queued the work to the begin of the work */
+    TS_IDLE_LAUNCH,     /* from the call that queued the work to the start of the work */
     TS_IDLE_DEPENDENCY, /* the work was queued before the gap, but waited for other work */
     TS_IDLE_DEVICE,     /* the usual gap between two kernels */
     TS_IDLE_UNKNOWN,    /* the time of the queuing call is unknown */
@@ -103,11 +103,11 @@ typedef struct ts_device_part {
     double busy_ns, untagged_ns; /* of the recording */
     double idle_ns; /* of the steps if they have device work, else of the recording */
     double idle[TS_IDLE_COUNT]; /* idle_ns by cause */
-    double delay_ns;         /* median time from a queuing call to the begin of its work */
+    double delay_ns;            /* median time from a queuing call to the start of its work */
     int64_t waits, allocations; /* number of host calls that wait for the device; that allocate or
                                    free device memory */
-    int64_t lost_scopes;        /* changes of scope that had no room: the idle time after the last
-                                   one with room belongs to no scope */
+    int64_t lost_scopes;        /* changes of scope that did not fit into the list: the idle time
+                                   after the last change in the list belongs to no scope */
     int64_t late_allocations;   /* allocations after the first recorded step */
     double wait_ns;          /* host time in waits */
     char wait_row[96];       /* ts_entry.call of the row that waits longest; "": no call waits */
@@ -132,7 +132,7 @@ typedef struct ts_kernel_name {
 /** A kernel, copy or memset of a trace. */
 typedef struct ts_work_event {
     double begin_ns; /* on the time axis of ts_call_event */
-    double ns, delay_ns; /* device time; from the host's call to the begin, or -1: unknown */
+    double ns, delay_ns; /* device time; from the host's call to the start, or -1: unknown */
     const char *kernel;  /* mangled name; NULL: unknown */
     int64_t call, event; /* its text in ts_profile.calls, its number in events; -1: unknown */
     uint32_t scope;
@@ -167,7 +167,7 @@ typedef struct ts_memory_part {
     double capacity; /* bytes of the device's memory; 0: unknown */
     double peak_ns, peak_bytes, peak[TS_OWNERS]; /* time, bytes and bytes per owner, without
                                                     `before` */
-    int64_t lost;    /* allocations that had no room in the log */
+    int64_t lost;                                /* allocations that did not fit into the log */
     int64_t npoints, nholders;
     ts_memory_point points[TS_MEMORY_POINTS]; /* the largest sum in each part of the time */
     ts_memory_holder holders[TS_MEMORY_HOLDERS]; /* at the peak, largest first */
@@ -177,7 +177,7 @@ struct ts_profile {
     bool traced; /* it was recorded with a trace */
     ts_call_event *events; /* NULL: no trace */
     char (*calls)[96]; /* texts of rows, by ts_event.row */
-    int64_t nevents, lost_events, overwritten, ncalls; /* lost: without room in the trace;
+    int64_t nevents, lost_events, overwritten, ncalls; /* lost: did not fit into the trace;
                                                           overwritten: by later calls (flight) */
     ts_work_event *works;    /* of a trace, by begin; NULL: none */
     ts_kernel_name *kernels; /* names of works; see trace.c */
@@ -222,7 +222,7 @@ ts_profile *ts_profile_take_host(void);
 /** True if profiles count calls of op in ts_entry.chained: a group can contain them, and they are
  *  neither products nor updates. */
 bool ts_profile_chains(int op);
-/** Makes an empty profile with room for `count` entries and `nsteps` steps. Free it with
+/** Makes an empty profile with memory for `count` entries and `nsteps` steps. Free it with
  *  ts_profile_free(). NULL with TS_ERR_MEMORY. */
 ts_profile *ts_profile_new(int64_t count, int64_t nsteps);
 /** Sets the regime, roof_ns and overhead_ns of each entry, and p->shares. */

@@ -117,7 +117,7 @@ static ts_advice fuse(const ts_profile *p)
     }
     ts_advice a = {.gain = share(p, ns) * 2 / 3};
     double each = p->nsteps ? per_step(p, calls) : calls;
-    a.fires = a.gain > 0.05 && each >= 2; /* fewer are no chain */
+    a.fires = a.gain > 0.05 && each >= 2; /* a single call is not a chain */
     SAY(a, "%.0f memory-bound calls that read one another's results take %.0f%% of the time", calls,
         150 * a.gain);
     return a;

@@ -16,7 +16,7 @@ void ts_profile_await_signal(void);
 /** Removes the handlers of ts_profile_watch_signals(). */
 void ts_profile_ignore_signals(void);
 /** In report(): runs fetch() in a thread of its own. False if it has not ended after `ms`
- *  milliseconds, or crashes; its thread then stays behind, in fetch(), until the process ends. Call
+ *  milliseconds, or crashes; its thread then stays in fetch() until the process ends. Call
  *  it once. */
 bool ts_profile_run_within(int ms, void (*fetch)(void));
 

@@ -81,20 +81,20 @@ bool ts_profile_chains(int op)
     return ts_advice_op_joins(op) && !is_product(op) && !is_update(op);
 }
 
-static int load_count(const _Atomic int *place)
+static int load_count(const _Atomic int *counter)
 {
-    return atomic_load_explicit(place, memory_order_acquire);
+    return atomic_load_explicit(counter, memory_order_acquire);
 }
-static int64_t load(const _Atomic int64_t *place)
+static int64_t load(const _Atomic int64_t *counter)
 {
-    return atomic_load_explicit(place, memory_order_relaxed);
+    return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
 typedef struct gathering {
     ts_profile *p; /* the result */
-    /* room: entries that p can hold; rows, events: numbers in all threads; first_tick: earliest
+    /* capacity: entries that p can hold; rows, events: numbers in all threads; first_tick: earliest
        start of a thread */
-    int64_t room, rows, events, first_tick;
+    int64_t capacity, rows, events, first_tick;
     bool called; /* a thread has called an op */
     double tick_ns;
     uint32_t *index, mask; /* open addressing: number of an entry + 1, by hash_entry() */
@@ -166,13 +166,13 @@ static double add_entry(gathering *g, const ts_tally_row *row)
 
 static bool take_index(gathering *g)
 {
-    uint32_t room = 64;
-    while (room < 2 * g->rows)
-        room *= 2;
-    g->mask = room - 1;
-    g->index = ts_sys_calloc(room * sizeof *g->index);
+    uint32_t capacity = 64;
+    while (capacity < 2 * g->rows)
+        capacity *= 2;
+    g->mask = capacity - 1;
+    g->index = ts_sys_calloc(capacity * sizeof *g->index);
     if (!g->index)
-        ts_error_memory("a profile", room * (int64_t)sizeof *g->index);
+        ts_error_memory("a profile", capacity * (int64_t)sizeof *g->index);
     return g->index;
 }
 
@@ -248,7 +248,7 @@ static void gather(const ts_thread_record *t, void *ctx)
         bool used = load(&row->cell.calls) || load(&row->cell.ticks);
         if (helps && strcmp(row->call, "(unattributed)") == 0)
             waited += (double)load(&row->cell.ticks) * g->tick_ns;
-        else if (used && p->count < g->room)
+        else if (used && p->count < g->capacity)
             covered += add_entry(g, row);
     }
     p->wall_ns += fmax(t->wall_ns, fmin(covered + waited, t->most_ns)) - waited;
@@ -261,7 +261,7 @@ static void gather_events(const ts_thread_record *t, void *ctx)
         copy_events(g, t, load_count(&t->table->count));
 }
 
-static bool take_room_for_events(ts_profile *p, gathering *g)
+static bool allocate_events(ts_profile *p, gathering *g)
 {
     p->events = ts_sys_alloc((size_t)(g->events + 1) * sizeof *p->events);
     p->calls = ts_sys_alloc((size_t)(g->rows + 1) * sizeof *p->calls);
@@ -362,15 +362,15 @@ static ts_profile *take(bool devices)
     ts_profile *p = g.p = ts_profile_new(g.rows, nsteps);
     if (!p)
         return NULL;
-    g.room = g.rows;
+    g.capacity = g.rows;
     p->traced = traced;
     p->tick_ns = g.tick_ns;
     p->steps_thread = thread;
     p->first_step = first;
     p->lost_steps = lost;
     copy_steps(p, steps, nsteps, g.tick_ns);
-    bool room = take_index(&g) && (!traced || take_room_for_events(p, &g));
-    ts_status status = room ? fill(&g, devices) : TS_ERR_MEMORY;
+    bool allocated = take_index(&g) && (!traced || allocate_events(p, &g));
+    ts_status status = allocated ? fill(&g, devices) : TS_ERR_MEMORY;
     if (status == TS_OK)
         finish_rows(&g, devices);
     ts_sys_free(g.traced);

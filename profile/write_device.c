@@ -11,7 +11,7 @@
 #include "profile/profile.h"
 
 /** Appends a word of a command, after a space and quoted for a shell if needed. False if `to` may
- *  have no room. */
+ * be too small. */
 static bool append_word(char *to, size_t size, const char *word)
 {
     size_t used = strlen(to), length = strlen(word);

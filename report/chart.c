@@ -125,7 +125,7 @@ ts_status ts_chart_line(ts_chart *chart, const char *name, const double *x, cons
 
 /* ------------------------------------------------------------------- lines from CSV ---- */
 
-/* Unquotes the CSV field at *cursor in place, terminates it, and returns it. *cursor moves behind
+/* Unquotes the CSV field at *cursor in place, terminates it, and returns it. *cursor moves to after
    the field; *more is true if another field follows. */
 static char *next_field(char **cursor, bool *more)
 {
@@ -303,7 +303,7 @@ ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *series, d
     if (chart->nreferences || (chart->nseries && !chart->nbars))
         return ts_error_set(TS_ERR_STATE, "chart_bar: the chart already has lines");
     TS_TRY(TS_CHECK_VALUE(value, isfinite(value) && value >= 0, "a finite number of at least 0"));
-    // Room first: a label or series must not appear without its bar.
+    // Reserve memory first: a label or series must not appear without its bar.
     if (!ts_grow(&chart->bars, chart->nbars, sizeof *chart->bars))
         return ts_error_memory("a bar of a chart", sizeof *chart->bars);
     int before = chart->nlabels;

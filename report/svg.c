@@ -155,12 +155,12 @@ static double head(canvas *c, bool draw)
 
 static double place_x(const canvas *c, double x)
 {
-    return c->left + ts_axis_place(&c->x, x) * (c->right - c->left);
+    return c->left + ts_axis_position(&c->x, x) * (c->right - c->left);
 }
 
 static double place_y(const canvas *c, double y)
 {
-    return c->bottom - ts_axis_place(&c->y, y) * (c->bottom - c->top);
+    return c->bottom - ts_axis_position(&c->y, y) * (c->bottom - c->top);
 }
 
 static void draw_y_axis(canvas *c)

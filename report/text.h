@@ -54,7 +54,7 @@ void ts_format_si(char *buffer, size_t size, double value, int digits, const cha
 double ts_parse_double(const char *string, char **end);
 
 /** Decodes the code point at *string, which must not be the end of the text, and advances *string
- *  behind it. An invalid byte gives U+FFFD and advances by one byte. */
+ * to after it. An invalid byte gives U+FFFD and advances by one byte. */
 uint32_t ts_utf8_next(const char **string);
 /** Terminal columns of a string: 0 for combining marks, 2 for wide characters. */
 int ts_text_width(const char *string);
@@ -71,10 +71,10 @@ bool ts_write_all(int fd, const char *data, size_t size);
 bool ts_copy_string(char **copy, const char *string);
 /** Like ts_copy_string(), but the copy is escaped for a terminal by ts_escape_text(). */
 bool ts_copy_shown(char **copy, const char *string);
-/** Makes room for one more element in an array of `count` elements of `element` bytes. The array's
- *  capacity follows from `count`, so only ts_grow() may grow it. array_pointer is the address of
- *  the array pointer, NULL before the first element. The caller increments the count, and frees the
- *  array with free(). False if memory runs out; the array is unchanged then. */
+/** Reserves memory for one more element in an array of `count` elements of `element` bytes. The
+ *  array's capacity follows from `count`, so only ts_grow() may grow it. array_pointer is the
+ *  address of the array pointer, NULL before the first element. The caller increments the count,
+ *  and frees the array with free(). False if memory runs out; the array is unchanged then. */
 bool ts_grow(void *array_pointer, size_t count, size_t element);
 
 #endif

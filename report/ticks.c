@@ -102,9 +102,9 @@ ts_axis ts_axis_make(double low, double high, bool log, int wanted, bool snap)
     double largest = fmax(fabs(axis.low), fabs(axis.high));
     if (!(axis.high - axis.low > fmax(1e-12 * largest, log ? 0 : 1e-280))) {
         // One value, or values so close that ticks would be indistinguishable.
-        double room = largest < 1e-280 ? 1 : largest * 0.1;
-        axis.low = log ? axis.low / 2 : axis.low - room;
-        axis.high = log ? axis.high * 2 : axis.high + room;
+        double margin = largest < 1e-280 ? 1 : largest * 0.1;
+        axis.low = log ? axis.low / 2 : axis.low - margin;
+        axis.high = log ? axis.high * 2 : axis.high + margin;
     }
     // A logarithmic axis over a factor of at most 3 shows no decades, so it gets linear ticks.
     if (log && axis.high / 3 > axis.low)
@@ -114,7 +114,7 @@ ts_axis ts_axis_make(double low, double high, bool log, int wanted, bool snap)
     return axis;
 }
 
-double ts_axis_place(const ts_axis *axis, double value)
+double ts_axis_position(const ts_axis *axis, double value)
 {
     if (axis->log)
         return (log(value) - log(axis->low)) / (log(axis->high) - log(axis->low));

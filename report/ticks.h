@@ -33,7 +33,7 @@ typedef struct ts_axis {
  */
 ts_axis ts_axis_make(double low, double high, bool log, int wanted, bool snap);
 /** Position of a value, 0 at low and 1 at high. */
-double ts_axis_place(const ts_axis *axis, double value);
+double ts_axis_position(const ts_axis *axis, double value);
 /** Writes the label of a tick at `value` to buffer, cut to `size` bytes with its NUL. */
 void ts_axis_label(const ts_axis *axis, double value, char *buffer, size_t size);
 

@@ -11,26 +11,26 @@
 bool ts_array_grow(ts_array *a, uint32_t n, size_t item)
 {
     int64_t bytes, count;
-    count = ts_max64(a->room ? 2 * (int64_t)a->room : 16, (int64_t)a->count + n);
+    count = ts_max64(a->capacity ? 2 * (int64_t)a->capacity : 16, (int64_t)a->count + n);
     if (count >= 1 << TS_ID_BITS || !ts_mul_size(count, (int64_t)item, &bytes))
         return false;
     ts_thread *thread = ts_thread_self();
     void *data = ts_alloc(thread, (size_t)bytes);
     if (!data)
         return false;
-    if (a->room) {
+    if (a->capacity) {
         memcpy(data, a->data, a->count * item);
-        ts_free(thread, a->data, a->room * item);
+        ts_free(thread, a->data, a->capacity * item);
     }
     a->data = data;
-    a->room = (uint32_t)count;
+    a->capacity = (uint32_t)count;
     return true;
 }
 
 void ts_array_free(ts_array *a, size_t item)
 {
-    if (a->room)
-        ts_free(&ts_tls, a->data, a->room * item);
+    if (a->capacity)
+        ts_free(&ts_tls, a->data, a->capacity * item);
 }
 
 /* ------------------------------------------------------------------------------ building ---- */
@@ -108,7 +108,7 @@ bool ts_graph_add_value(ts_graph *g, const ts_tensor *t, ts_source source, uint3
                           .storage = storage,
                           .before = s->newest,
                           .ints = g->ints.count,
-                          .offset = ts_tensor_place(t)};
+                          .offset = ts_tensor_byte_offset(t)};
     int64_t *ints = ts_graph_ints_at(g, v->ints);
     for (int d = 0; d < t->ndim; d++) {
         ints[d] = t->sizes[d];
@@ -159,7 +159,7 @@ bool ts_graph_add_capture(ts_graph *g, ts_tensor *t, uint32_t *slot)
 
 const ts_graph_value *ts_graph_find_layout(const ts_graph *g, uint32_t storage, const ts_tensor *t)
 {
-    int64_t offset = ts_tensor_place(t);
+    int64_t offset = ts_tensor_byte_offset(t);
     uint32_t next = ((const ts_graph_storage *)g->storages.data)[storage].newest;
     while (next) {
         const ts_graph_value *v = (const ts_graph_value *)g->values.data + (next - 1);
@@ -271,11 +271,13 @@ ts_graph_info ts_graph_get_info(const ts_graph *g)
         info.regions += n->kind == TS_NODE_REGION;
         info.casts += n->kind == TS_NODE_CALL && (n->flags & TS_NODE_AUTOCAST);
     }
-    info.bytes = (int64_t)(sizeof *g + g->nodes.room * sizeof(ts_graph_node) +
-                           g->values.room * sizeof(ts_graph_value) +
-                           g->args.room * sizeof(ts_graph_arg) + g->ints.room * sizeof(int64_t) +
-                           g->text.room + g->storages.room * sizeof(ts_graph_storage) +
-                           (g->inputs.room + g->outputs.room + g->captures.room) * sizeof(ts_id));
+    info.bytes = (int64_t)(sizeof *g + g->nodes.capacity * sizeof(ts_graph_node) +
+                           g->values.capacity * sizeof(ts_graph_value) +
+                           g->args.capacity * sizeof(ts_graph_arg) +
+                           g->ints.capacity * sizeof(int64_t) + g->text.capacity +
+                           g->storages.capacity * sizeof(ts_graph_storage) +
+                           (g->inputs.capacity + g->outputs.capacity + g->captures.capacity) *
+                               sizeof(ts_id));
     return info;
 }
 

@@ -22,20 +22,20 @@ typedef uint64_t ts_id;
 /** A growing array from the thread's allocator. */
 typedef struct ts_array {
     void *data;
-    uint32_t count, room;
+    uint32_t count, capacity;
 } ts_array;
 
 /** The slow part of ts_array_reserve(). */
 bool ts_array_grow(ts_array *a, uint32_t n, size_t item);
-/** Makes room for n more items of `item` bytes. False if out of memory, or at 2^TS_ID_BITS items;
- *  the array is then unchanged. */
+/** Reserves memory for n more items of `item` bytes. False if out of memory, or at 2^TS_ID_BITS
+ *  items; the array is then unchanged. */
 TS_INLINE bool ts_array_reserve(ts_array *a, uint32_t n, size_t item)
 {
-    return TS_LIKELY(n <= a->room - a->count) || ts_array_grow(a, n, item);
+    return TS_LIKELY(n <= a->capacity - a->count) || ts_array_grow(a, n, item);
 }
 /** Frees the items. *a must not be used afterwards without being set to {0}. */
 void ts_array_free(ts_array *a, size_t item);
-/** Appends an item to an array with reserved room; evaluates to the item's address. */
+/** Appends an item to an array with reserved memory; evaluates to the item's address. */
 #define TS_PUSH(array, type) ((type *)(array).data + (array).count++)
 
 /** Origin of a value: an input, a tensor captured from outside the function, a result of a node. */

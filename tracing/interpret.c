@@ -10,7 +10,7 @@
 typedef struct machine {
     const ts_graph *graph;
     ts_tensor **registers; /* one per value; owns results, borrows inputs and captures */
-    ts_tensor **lists;     /* room for the list members of one call */
+    ts_tensor **lists;     /* buffer for the list members of one call */
     ts_thread *thread;
     const ts_interpretation *how;
 } machine;
@@ -26,12 +26,12 @@ static ts_tensor *get(const machine *m, ts_id id) { return m->registers[ts_id_in
  *  already holds the same tensor. */
 static void put(const machine *m, ts_id id, ts_tensor *t)
 {
-    ts_tensor **place = &m->registers[ts_id_index(id)], *before = *place;
+    ts_tensor **slot = &m->registers[ts_id_index(id)], *before = *slot;
     if (!is_result(m->graph, id)) { /* the call returned an input or capture: borrowed registers */
         ts_tensor_unref(t);
         return;
     }
-    *place = t;
+    *slot = t;
     if (before)
         ts_tensor_unref(before);
 }
@@ -195,11 +195,11 @@ static void release_last_use(void *ctx, int arg, ts_id id)
 {
     (void)arg;
     const step *s = ctx;
-    ts_tensor **place = &s->m->registers[ts_id_index(id)];
-    if (*place && ts_graph_value_at(s->m->graph, id)->last == s->node + 1 &&
+    ts_tensor **slot = &s->m->registers[ts_id_index(id)];
+    if (*slot && ts_graph_value_at(s->m->graph, id)->last == s->node + 1 &&
         is_result(s->m->graph, id)) {
-        ts_tensor_unref(*place);
-        *place = NULL;
+        ts_tensor_unref(*slot);
+        *slot = NULL;
     }
 }
 

@@ -76,8 +76,8 @@ static ts_graph_storage *storage_at(const tracer *r, uint32_t i)
     return (ts_graph_storage *)r->graph->storages.data + i;
 }
 
-/** Adds a node that is no call of an op: args is the index of its first argument, ret the id of its
- *  result; 0: none. */
+/** Adds a node that is not a call of an op: args is the index of its first argument, ret the id of
+ *  its result; 0: none. */
 static bool add_plain_node(tracer *r, ts_node_kind kind, uint32_t args, uint8_t nargs, ts_id ret)
 {
     ts_graph_node n = {.rets = {ret}, .args = args, .parent = r->parent, .op = TS_OP_NONE,
@@ -484,8 +484,8 @@ static ts_status check_args(ts_trace_fn fn, ts_tensor *const *inputs, int ninput
     TS_TRY(ts_check_list(at, "outputs", "noutputs", outputs, noutputs));
     if (ts_tracing())
         return ts_fail_op(TS_ERR_STATE, "trace", site,
-                          "call the function itself: the trace that is under way records it",
-                          "a trace is under way in this thread already");
+                          "call the function directly: the running trace records its ops",
+                          "expected no running trace in this thread, got a trace inside a trace");
     if (thread->exclude & TRACING)
         return ts_fail_op(
             TS_ERR_STATE, "trace", site, "start the trace around the call",

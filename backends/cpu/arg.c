@@ -85,7 +85,7 @@ typedef struct search {
                 place = s->places[p];                                                              \
         name##_give(s, 0, x[place], place);                                                        \
     }                                                                                              \
-    /* w results from `result` on; strides: `across` between results, `down` along n */            \
+    /* w results at `result`; strides: `across` between results, `down` along n */                 \
     VEC_FN void name##_tile(const search *s, const T *x, int64_t across, int64_t down, int64_t w,  \
                             int64_t result)                                                        \
     {                                                                                              \

@@ -260,7 +260,7 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
         if (s->dq.data)
             finite_k = A_(pack)(k, k_from, s->k.row, keys, s->depth, scale);
         bool added = s->zeroed; /* dk and dv of these keys are initialized: add to them */
-        /* rows before `start` and from `end` on see none of these keys;
+        /* rows before `start` and starting at `end` see none of these keys;
          * whole chunks of such rows are skipped */
         int64_t diagonal = key - (at->keys - at->rows),
                 start = ts_max64(0, diagonal - s->c.right) / chunk * chunk;

@@ -46,7 +46,8 @@ VEC_FN void S(put_moments)(double *to, T m, T apart, T squares, int64_t n)
     to[1] = left < 0 ? 0 : left;
 }
 
-/** Stores the moments of the n elements from x[from] on: mean, and sum of squared deviations. */
+/** Stores the moments of the n elements starting at x[from]: mean, and sum of squared deviations.
+ */
 VEC_FN void S(row_moments)(ts_dtype kind, const void *x, int64_t from, int64_t n, double *to)
 {
     V sum[4] = {{0}}, apart[2] = {{0}}, squares[2] = {{0}};
@@ -160,8 +161,8 @@ VEC_FN V S(through)(bool relu, V g, V d, V slope, V base)
     return relu ? F(select)(F(le)(F(fma)(d, slope, base), F(zero)()), F(zero)(), g) : g;
 }
 
-/** Stores in to[0] and to[1] the sums of g and of g (x - shift) over n elements from index `from`
- * on. at: index of the row's coefficients. column_sums() stores these sums for each column; its
+/** Stores in to[0] and to[1] the sums of g and of g (x - shift) over n elements starting at index
+ * `from`. at: index of the row's coefficients. column_sums() stores these sums for each column; its
  * other parameters are those of column_moments(). */
 VEC_FN void S(row_sums)(ts_dtype kind, const channel_job *job, bool relu, int64_t from, int64_t n,
                         int64_t at, double *to)

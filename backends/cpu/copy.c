@@ -246,7 +246,8 @@ static void move_lines(void *ctx, int64_t begin, int64_t end)
     memcpy(it->data[0] + begin * 64, it->data[1] + begin * 64, (size_t)(last - begin * 64));
 }
 
-/** Offsets in bytes of both operands at row `row` of the dims from `first` on, without `skip`. */
+/** Offsets in bytes of both operands at row `row` of the dims starting at `first`, without `skip`.
+ */
 VEC_FN void offsets(const ts_iter *it, int first, int skip, int64_t row, int64_t *to, int64_t *from)
 {
     *to = *from = 0;

@@ -186,8 +186,8 @@ static void fill_slab(const direct *t, char *to)
     }
 }
 
-/** Copies lines of `rows` channels of the image `to`, from channel `first` on, to the matrix, or
- *  with `back` from it. Lines are row[0], row[1] and `channel` elements apart in the matrix. */
+/** Copies lines of `rows` channels of the image `to`, starting at channel `first`, to the matrix,
+ *  or with `back` from it. Lines are row[0], row[1] and `channel` elements apart in the matrix. */
 static void copy_lines(const direct *t, char *matrix, int64_t channel, const int64_t *row,
                        int64_t first, int64_t rows, bool back)
 {

@@ -55,8 +55,8 @@ enum {
 #define FOLD_FN static __attribute__((noinline, unused))
 
 /**
- * Sum of n terms. `term` is an expression for the vector of terms i .. i + left - 1, where
- * left <= LANES; the names of i and left are macro arguments. Its lanes from `left` on are ignored.
+ * Sum of n terms. `term` is an expression for the vector of terms i .. i + left - 1, where left <=
+ * LANES; the names of i and left are macro arguments. Its lanes starting at `left` are ignored.
  */
 #define SUM_OF(i, left, n, term)                                                                   \
     ({                                                                                             \

@@ -437,7 +437,7 @@ typedef struct one_hot_job {
     indices index;
     int64_t classes, *out;
 } one_hot_job;
-enum { ZEROED = 4096 }; /* elements that are cleared together: they stay in the first-level cache */
+enum { ZEROED = 4096 }; /* elements that are cleared together: they stay in the L1 cache */
 
 static void one_hot_rows(void *ctx, int64_t begin, int64_t end)
 {

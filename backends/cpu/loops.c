@@ -167,7 +167,8 @@ MOVE_ROWS(uint16_t)
 MOVE_ROWS(uint32_t)
 MOVE_ROWS(uint64_t)
 
-/** Copies n elements from index `at` on to the block (in) or from it, and advances `at` by n. */
+/** Copies n elements starting at index `at` to the block (in) or from it, and advances `at` by n.
+ */
 static void move_block(const layout *l, bool in, char *block, int64_t *at, int64_t n)
 {
     while (n > 0) {
@@ -216,8 +217,8 @@ static uint64_t word_of_copies(const char *p, int item)
     }
 }
 
-/** Fills `run` bytes at each element of the layout from index `at` on with n elements of a block,
- * and advances `at` by n. */
+/** Fills `run` bytes at each element of the layout starting at index `at` with n elements of a
+ * block, and advances `at` by n. */
 static void fill_runs(const layout *l, const char *block, int64_t *at, int64_t n, int64_t run)
 {
     char *to = l->data;

@@ -117,7 +117,7 @@ static void store_total(const ts_frame *f, const void *parts, int64_t n, double 
     store_halves(out, half, vf_set1(total), 1);
 }
 
-/** The compute dtype if it is a half, else 0 (TS_F64, which is no half). */
+/** The compute dtype if it is a half, else 0 (TS_F64, which is not a half). */
 static ts_dtype half_of(const ts_frame *f)
 {
     return ts_dtype_is_half(f->plan->compute) ? f->plan->compute : 0;

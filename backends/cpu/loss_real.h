@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
-/** The first min(left, LANES) elements from index i on, widened if `half` is not 0; the others are
- * 0. */
+/** The first min(left, LANES) elements starting at index i, widened if `half` is not 0; the others
+ * are 0. */
 VEC_FN V S(load_pair)(ts_dtype half, const void *p, int64_t i, int64_t left)
 {
 #if TS_REAL == 32
@@ -58,7 +58,7 @@ VEC_FN S(position) S(close_position)(const class_job *job, V top, V sum, V own, 
     return p;
 }
 
-/** Positions from r on that are processed together: adjacent ones, one per lane. */
+/** Positions starting at r that are processed together: adjacent ones, one per lane. */
 VEC_FN int64_t S(together)(const class_job *job, int64_t r, int64_t end)
 {
     int64_t row = job->inner - r % job->inner;

@@ -10,7 +10,7 @@ VEC_FN T S(begin_at)(const matvec *v, int64_t i)
                   : v->bias ? ((const T *)v->bias)[i * v->bias_step] : 0;
 }
 
-/** Adds the products of n elements of `rows` dense rows and of x to the results from y on. */
+/** Adds the products of n elements of `rows` dense rows and of x to the results starting at y. */
 VEC_FN void S(add_dots)(const T *a, int64_t a_row, int rows, const T *x, int64_t n, T *y,
                         int64_t y_step)
 {
@@ -52,7 +52,8 @@ static void S(matvec_rows)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Adds `columns` dense columns of the matrix, times x, to min(left, LANES) results from i on. */
+/** Adds `columns` dense columns of the matrix, times x, to min(left, LANES) results starting at i.
+ */
 VEC_FN void S(add_columns_at)(const matvec *v, const T *a, const V *times, int columns, int64_t i,
                               int64_t left)
 {

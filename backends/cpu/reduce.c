@@ -17,14 +17,13 @@
 #include <float.h>
 
 enum {
-    ROW_BLOCK = 64,   /* rows of a part in an outer pass */
-    FEW = 7,          /* most columns of parts that an outer pass copies side by side */
-    ROW_LEVELS = 4,   /* levels of the cascade; a part has at most 10 leaves of 8, 4, 2 or 1 rows */
-    TILE = 448,       /* columns of a task in an outer pass: their cascade is 14 KiB of f64 */
-    NARROW = 128,     /* columns of halves that are widened at a time */
-    SHORT = 32,       /* most elements per result in a turned pass */
-    TURNED = 1024,    /* elements of a tile in a turned pass */
-    SHORT_RUN = 16    /* most elements of runs that an inner pass gathers together */
+    ROW_BLOCK = 64, /* rows of a part in an outer pass */
+    FEW = 7,        /* most columns of parts that an outer pass copies side by side */
+    ROW_LEVELS = 4, /* levels of the cascade; a part has at most 10 leaves of 8, 4, 2 or 1 rows */
+    TILE = 448,     /* columns of a task in an outer pass: their cascade is 14 KiB of f64 */
+    NARROW = 128,   /* columns of halves that are widened at a time */
+    TURNED = 1024,  /* elements of a tile in a turned pass */
+    SHORT_RUN = 16  /* most elements of runs that an inner pass gathers together */
 };
 
 typedef enum finish {
@@ -60,7 +59,7 @@ static void plan_parts(reduction *r)
         r->tiles = ts_ceil_div(r->width, TILE);
         return;
     }
-    if (r->length <= SHORT && r->results >= 8) {
+    if (r->length <= TS_SHORT_ROW && r->results >= TS_FEW_ROWS) {
         r->parts = 1;
         r->turned = ts_min64(TILE, TURNED / r->length);
         return;

@@ -118,8 +118,8 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
     }
 }
 
-/** Folds n rows, and then each level whose bit is set in `carry`, for the vector of columns from j
- * on. Stores min(left, LANES) results at out + j. */
+/** Folds n rows, and then each level whose bit is set in `carry`, for the vector of columns
+ * starting at j. Stores min(left, LANES) results at out + j. */
 VEC_FN void S(column_vector)(fold how, const char *const *rows, int n, int64_t j, int64_t left,
                              const T *params, const T (*level)[TILE], unsigned carry, T *out)
 {
@@ -184,7 +184,7 @@ VEC_FN void S(fold_columns)(fold how, const reduction *r, const char *const *row
 
 enum { S(BESIDE) = 8192 / sizeof(T) }; /* elements of a block of parts side by side */
 
-/** Number of whole parts from task `begin` on whose columns together fill a block; 1 if a
+/** Number of whole parts starting at task `begin` whose columns together fill a block; 1 if a
  * part has more than FEW columns, or if there are no more whole parts of the same results. */
 VEC_FN int64_t S(parts_beside)(const reduction *r, int64_t begin, int64_t end)
 {

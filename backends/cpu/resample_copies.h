@@ -17,8 +17,8 @@
 
 /* ---------------------------------------------------------------------------------- taps ---- */
 
-/** Elements that element o of the forward op's result reads: `count` from `first` on, clamped to
- * the dim. */
+/** Elements that element o of the forward op's result reads: `count` starting at `first`, clamped
+ * to the dim. */
 typedef struct taps {
     int64_t first, count;
     double weight, part[4]; /* weight: of each element; TS_AXIS_LINEAR and TS_AXIS_CUBIC have
@@ -132,7 +132,7 @@ static void *cut(arena *a, int64_t count, size_t item)
 /** The element of the argument's dim that each element of a copy reads; -1: the padding's value. */
 typedef struct sources {
     int64_t in, out;
-    int64_t run, end, from; /* elements run to end - 1 read those from `from` on */
+    int64_t run, end, from; /* elements run to end - 1 read those starting at `from` */
     int64_t *index;         /* sources of the other elements */
 } sources;
 

@@ -111,7 +111,7 @@ VEC_FN T S(combine_one)(const table *t, const T *acc, int64_t o)
 }
 
 #if TS_REAL == 32
-/** The elements that the columns from `at` on, a multiple of LANES, name. */
+/** The elements that the columns starting at `at`, a multiple of LANES, name. */
 VEC_FN V S(column_elements)(const table *t, const T *acc, int64_t at)
 {
     const T *first = acc + t->first[at / LANES];
@@ -151,8 +151,9 @@ VEC_FN void S(combine_row)(const table *t, const T *acc, T *y)
         y[o] = S(combine_one)(t, acc, o);
 }
 
-/** Computes `vectors` vectors of channels, from channel c on, of pixel o of a row of the result. A
- * single vector may have `left` < LANES channels. to: index of the first in the result. */
+/** Computes `vectors` vectors of channels, starting at channel c, of pixel o of a row of the
+ * result. A single vector may have `left` < LANES channels. to: index of the first in the result.
+ */
 VEC_FN void S(combine_pixel)(ts_dtype kind, const resample_job *job, const S(row_taps) *t,
                              int64_t to, int64_t o, int64_t c, int vectors, int64_t left)
 {
@@ -283,7 +284,7 @@ VEC_FN T S(element)(ts_dtype kind, const void *p, int64_t i)
                             : ((const T *)p)[i];
 }
 
-/** Sum of n elements from index i on. Sums of pieces are added in double. */
+/** Sum of n elements starting at index i. Sums of pieces are added in double. */
 VEC_FN T S(sum_run)(ts_dtype kind, const void *p, int64_t i, int64_t n)
 {
     double total = 0;

@@ -234,7 +234,7 @@ static bool is_small(const ts_gemm *g)
            g->m * g->n * g->k <= SMALL_WORK;
 }
 
-/** Sums `lanes` rows of a, from `row` on, over k into sums. Columns of a are dense. */
+/** Sums `lanes` rows of a, starting at `row`, over k into sums. Columns of a are dense. */
 VEC_FN void sum_lanes(const ts_gemm *g, int64_t row, int64_t lanes, float *sums)
 {
     const float *a = (const float *)g->a + row;
@@ -254,7 +254,7 @@ static void sum_columns(const ts_gemm *g, float *sums)
 }
 
 /**
- * A product whose operands fit the first-level cache. It uses no plan, tasks or scratch, because
+ * A product whose operands fit the L1 cache. It uses no plan, tasks or scratch, because
  * their overhead would exceed the product's time.
  * @param sums  of the first operand, whose columns are dense, over k, (m); NULL when not wanted
  */

@@ -182,7 +182,7 @@ VEC_FN vm vf_isnan(vf a) { return vf_ne(a, a); }
 VEC_FN vdm vd_isnan(vd a) { return vd_ne(a, a); }
 
 /** vm_store_bool_n() stores the first n lanes of a mask as bytes 0 or 1. vm_load_bool_n() loads a
- * mask from n bytes: a lane is set if its byte is not 0; lanes from n on are not set. */
+ * mask from n bytes: a lane is set if its byte is not 0; lanes starting at n are not set. */
 VEC_FN void vm_store_bool_n(uint8_t *p, vm m, int64_t n)
 {
     uint8_t bytes[VF_LANES];

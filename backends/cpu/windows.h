@@ -197,7 +197,7 @@ static void gather_window(const windows *w, char *to, const place *p)
         }
 }
 
-/** Gathers `run` windows along the last dim, from window p on, which read no pixel outside of a
+/** Gathers `run` windows along the last dim, starting at window p, which read no pixel outside of a
  *  line. */
 static void gather_inside(const windows *w, char *to, const place *p, int64_t run)
 {
@@ -241,7 +241,7 @@ static void gather_by_window(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Gathers one tap j of one channel for `run` windows along the last dim, from window p on. */
+/** Gathers one tap j of one channel for `run` windows along the last dim, starting at window p. */
 static void gather_run(const windows *w, char *to, const place *p, const int64_t *j,
                        const char *channel, int64_t run)
 {

@@ -14,7 +14,7 @@
 namespace ts {
 
 /** True for a tensor whose data is not aligned to 16 bytes. */
-inline bool lies_badly(const ts_value &v)
+inline bool is_unaligned(const ts_value &v)
 {
     return v.tag == TS_TAG_TENSOR && !aligned16(ts_kernel_data(v.t));
 }
@@ -28,10 +28,10 @@ inline ts_status call_with_copies(ts_frame *f, ts_kernel kernel)
     memcpy(args, f->args, f->nargs * sizeof *args);
     memcpy(rets, f->rets, f->nrets * sizeof *rets);
     for (int i = 0; i < f->nargs; i++)
-        if (lies_badly(args[i]) && !(args[i].t = ts_clone(args[i].t)))
+        if (is_unaligned(args[i]) && !(args[i].t = ts_clone(args[i].t)))
             return ts_error_code();
     for (int i = 0; i < f->nrets; i++)
-        if (lies_badly(rets[i]) && !(rets[i].t = ts_empty_like(rets[i].t)))
+        if (is_unaligned(rets[i]) && !(rets[i].t = ts_empty_like(rets[i].t)))
             return ts_error_code();
     ts_frame moved = *f;
     moved.args = args;
@@ -40,7 +40,7 @@ inline ts_status call_with_copies(ts_frame *f, ts_kernel kernel)
     return on_device(f, [&](const call &c) {
         cudaError_t e = cudaSuccess;
         for (int i = 0; i < f->nrets && e == cudaSuccess; i++)
-            if (lies_badly(f->rets[i]))
+            if (is_unaligned(f->rets[i]))
                 e = cudaMemcpyAsync(ts_kernel_data(f->rets[i].t), ts_kernel_data(rets[i].t),
                                     ts_numel(rets[i].t) * ts_dtype_size(ts_dtype_of(rets[i].t)),
                                     cudaMemcpyDeviceToDevice, c.stream);
@@ -55,9 +55,9 @@ template <ts_kernel KERNEL> ts_status on_aligned(ts_frame *f)
 {
     bool copies = false;
     for (int i = 0; i < f->nargs; i++)
-        copies = copies || lies_badly(f->args[i]);
+        copies = copies || is_unaligned(f->args[i]);
     for (int i = 0; i < f->nrets; i++)
-        copies = copies || lies_badly(f->rets[i]);
+        copies = copies || is_unaligned(f->rets[i]);
     bool whole = ts_kernel_rows(f).count * (int64_t)ts_dtype_size(ts_kernel_dtype(f)) % 16 == 0;
     return copies && whole ? call_with_copies(f, KERNEL) : KERNEL(f);
 }

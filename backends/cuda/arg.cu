@@ -17,12 +17,12 @@ template <class T, class P> struct place_fold {
     using A = ranked_t<T>;
     struct state {
         A value;
-        P place;
+        P position;
     };
     static constexpr P nowhere = std::numeric_limits<P>::max();
     turning<A> turn;
     T *values;        /* NULL: not requested */
-    int64_t *places;  /* NULL: not requested */
+    int64_t *positions; /* NULL: not requested */
     bool with_values; /* the positions are the call's second result */
 
     __device__ __forceinline__ state none() const { return {lowest_of<A>(), nowhere}; }
@@ -30,7 +30,7 @@ template <class T, class P> struct place_fold {
     {
         bool a_nan = a.value != a.value, b_nan = b.value != b.value;
         bool alike = a_nan || b_nan ? a_nan && b_nan : a.value == b.value;
-        bool first = alike ? a.place <= b.place : a_nan || (!b_nan && a.value > b.value);
+        bool first = alike ? a.position <= b.position : a_nan || (!b_nan && a.value > b.value);
         return first ? a : b;
     }
     /** Adds elements whose positions are greater than that of the state. */
@@ -65,12 +65,13 @@ template <class T, class P> struct place_fold {
     {
         if (values)
             values[first] = narrow<T>(turn(s.value));
-        if (places)
-            places[with_values ? second : first] = s.place == nowhere ? 0 : (int64_t)s.place;
+        if (positions)
+            positions[with_values ? second : first] =
+                s.position == nowhere ? 0 : (int64_t)s.position;
     }
 };
 
-static ts_status run(ts_frame *f, bool smallest, const ts_value *values, const ts_value *places)
+static ts_status run(ts_frame *f, bool smallest, const ts_value *values, const ts_value *positions)
 {
     int ndim = ts_ndim(f->args[0].t);
     int64_t dim = f->args[1].i, all = ((int64_t)1 << ndim) - 1;
@@ -84,13 +85,13 @@ static ts_status run(ts_frame *f, bool smallest, const ts_value *values, const t
             return ts_error_code();
         ts_frame moved = *f;
         moved.args = args;
-        return run(&moved, smallest, values, places);
+        return run(&moved, smallest, values, positions);
     }
     return with_ordered(f, [&]<class T>() {
         auto reduce = [&]<class P>() {
             place_fold<T, P> fold = {turning<ranked_t<T>>(smallest),
                                      values ? data_of<T>(*values) : nullptr,
-                                     data_of<int64_t>(*places), values != nullptr};
+                                     data_of<int64_t>(*positions), values != nullptr};
             return reduce_into<T>(f, r, fold, data_of<T>(f->args[0]), nullptr, (T *)nullptr);
         };
         if constexpr (is_half<T>)

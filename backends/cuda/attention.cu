@@ -189,9 +189,9 @@ static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dt
            : c.q_starts                           ? "packed sequences"
            : c.softcap > 0                        ? "a softcap"
            : !(a.scale > 0) || isinf(a.scale)     ? "a scale that is not a positive number"
-           : c.mask_type > MASK_BOOL && c.dropout ? "dropout beside a mask that adds"
+           : c.mask_type > MASK_BOOL && c.dropout ? "dropout with an additive mask"
            : c.mask_type > MASK_BOOL && (a.scale < 0x1p-20 || a.scale > 8)
-               ? "a mask that adds, and a scale that is not between 2^-20 and 8"
+               ? "an additive mask, and a scale that is not between 2^-20 and 8"
            : c.mask_type > MASK_BOOL && far_apart(c.mask_steps) ? "a mask with steps beyond 2^31"
            : !c.keys                                            ? "no keys"
                                                                 : nullptr;
@@ -363,13 +363,13 @@ static ts_status backward(ts_frame *f)
     log_path(f, path, why);
 
     result grads[3];
-    attention_operand *places[3] = {&c.dq, &c.dk, &c.dv};
+    attention_operand *results[3] = {&c.dq, &c.dk, &c.dv};
     for (int i = 0; i < 3; i++) {
         bool wanted = f->rets[i].tag == TS_TAG_TENSOR;
         bool aligned = !wanted || is_aligned(f->rets[i].t, grain);
         TS_CUDA_TRY(begin_result(&grads[i], f->rets[i], aligned));
         if (grads[i].made)
-            *places[i] = operand_of(grads[i].made, c.q_starts);
+            *results[i] = operand_of(grads[i].made, c.q_starts);
     }
     TS_CUDA_TRY(read_operand(&c.g, f->args[0].t, c, grain));
     TS_CUDA_TRY(read_operand(&c.q, f->args[2].t, c, grain));

@@ -31,8 +31,8 @@ struct axis {
     }
 };
 
-/** Elements of the input that element o of the forward op's result reads: `count` elements from
- * `first` on. With linear and cubic maps they may be outside the dim; index() clamps them. */
+/** Elements of the input that element o of the forward op's result reads: `count` elements starting
+ * at `first`. With linear and cubic maps they may be outside the dim; index() clamps them. */
 struct taps {
     int first, count;
     double t; /* linear, cubic: position between the two middle elements, 0 to 1; other maps: the

@@ -27,7 +27,7 @@ typedef struct unit {
 /** Nodes in the order in which they were queued. */
 typedef struct units {
     unit *all;
-    int count, room;
+    int count, capacity;
 } units;
 
 struct ts_capture {
@@ -36,7 +36,7 @@ struct ts_capture {
     cudaGraphExec_t exec;
     units kept, fresh; /* nodes of `graph`; nodes of the current capture */
     int *parts;        /* parts of the current capture, including parts without a launch */
-    int nparts, room;
+    int nparts, capacity;
     int *order;        /* part of each node of kept; NULL until ts_cuda_capture_parts() */
     ts_part_pair *pairs; /* order of the parts of the current capture; NULL: their number */
     int npairs;
@@ -69,16 +69,16 @@ static cudaError_t find_driver(void)
 }
 
 /** Grows an array of `count` items so that n more fit. False if memory is exhausted. */
-static bool reserve(void **all, int *room, int count, int n, size_t item)
+static bool reserve(void **all, int *capacity, int count, int n, size_t item)
 {
-    if (count + n <= *room)
+    if (count + n <= *capacity)
         return true;
     int now = 2 * (count + n) + 64;
     void *larger = realloc(*all, (size_t)now * item);
     if (!larger)
         return false;
     *all = larger;
-    *room = now;
+    *capacity = now;
     return true;
 }
 
@@ -134,7 +134,7 @@ static ts_status collect(ts_capture *c, int part)
             why = "work on several streams cannot be captured";
             break;
         }
-        if (!reserve((void **)&c->fresh.all, &c->fresh.room, c->fresh.count, 1, sizeof(unit)))
+        if (!reserve((void **)&c->fresh.all, &c->fresh.capacity, c->fresh.count, 1, sizeof(unit)))
             return ts_error_set(TS_ERR_MEMORY, "no memory for a graph");
         unit *u = &c->fresh.all[c->fresh.count++];
         *u = (unit){.node = node, .part = part};
@@ -214,7 +214,7 @@ ts_status ts_cuda_capture_part(void *state, int device, ts_capture *c, int part)
     (void)state, (void)device;
     if (c->nparts)
         TS_TRY(collect(c, c->parts[c->nparts - 1]));
-    if (!reserve((void **)&c->parts, &c->room, c->nparts, 1, sizeof *c->parts))
+    if (!reserve((void **)&c->parts, &c->capacity, c->nparts, 1, sizeof *c->parts))
         return ts_error_set(TS_ERR_MEMORY, "no memory for a graph");
     c->parts[c->nparts++] = part;
     return TS_OK;
@@ -247,7 +247,7 @@ static int by_part(const void *x, const void *y)
                                 : (a->before > b->before) - (a->before < b->before);
 }
 
-/** Removes the edge between the first node of a part and the part in front of it. */
+/** Removes the edge between the first node of a part and the part before it. */
 static cudaError_t cut(cudaGraph_t graph, const unit *u)
 {
     return u->before ? cudaGraphRemoveDependencies(graph, &u->before, &u->node, &u->edge, 1)

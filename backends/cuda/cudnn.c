@@ -97,7 +97,7 @@ static void *open_library(void)
 {
     static const struct {
         const char *variable, *pattern; /* variable: names the folder before the pattern, or NULL */
-    } places[] = {
+    } candidates[] = {
         {"VIRTUAL_ENV", "/lib/python3*/site" PACKAGE},
         {"CONDA_PREFIX", "/lib/" FILE_NAME},
         {"CONDA_PREFIX", "/lib/python3*/site" PACKAGE},
@@ -107,12 +107,12 @@ static void *open_library(void)
         {NULL, "/usr/local/lib/python3*/*" PACKAGE},
     };
     void *library = dlopen(FILE_NAME, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-    for (size_t i = 0; i < sizeof places / sizeof *places && !library; i++) {
-        const char *folder = places[i].variable ? getenv(places[i].variable) : "";
+    for (size_t i = 0; i < sizeof candidates / sizeof *candidates && !library; i++) {
+        const char *folder = candidates[i].variable ? getenv(candidates[i].variable) : "";
         char path[4096];
-        if (!folder || (places[i].variable && *folder != '/'))
+        if (!folder || (candidates[i].variable && *folder != '/'))
             continue;
-        int length = snprintf(path, sizeof path, "%s%s", folder, places[i].pattern);
+        int length = snprintf(path, sizeof path, "%s%s", folder, candidates[i].pattern);
         if (length > 0 && (size_t)length < sizeof path)
             library = open_matching(path);
     }
@@ -122,7 +122,7 @@ static void *open_library(void)
 static void load(void)
 {
     const struct {
-        void *place;
+        void *address;
         const char *name;
     } functions[] = {
         {&cudnn.version, "cudnnGetVersion"},         {&cudnn.text, "cudnnGetErrorString"},
@@ -146,7 +146,7 @@ static void load(void)
         void *function = dlsym(library, functions[i].name);
         if (!function)
             snprintf(cudnn.why, sizeof cudnn.why, "cuDNN has no function %s", functions[i].name);
-        memcpy(functions[i].place, &function, sizeof function);
+        memcpy(functions[i].address, &function, sizeof function);
     }
     if (!cudnn.why[0] && cudnn.version() / 10000 != 9)
         snprintf(cudnn.why, sizeof cudnn.why, "expected cuDNN 9, got version %zu", cudnn.version());
@@ -158,7 +158,7 @@ static void load(void)
     }
 }
 
-bool ts_cudnn_is_there(void)
+bool ts_cudnn_is_available(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, load);
@@ -367,7 +367,7 @@ int ts_cudnn_plans(graph *a, void *handle, int only, ts_cudnn_plan found[TS_CUDN
             is_admitted(&a->key, configs[i]) &&
             (c->plan = plan_of(handle, configs[i], &c->workspace))) {
             c->config = configs[i];
-            c->place = i;
+            c->index = i;
             count++;
         } else {
             cudnn.destroy(configs[i]);

@@ -1,8 +1,8 @@
 /**
  * @file cudnn_choice.c
- * The choice between cuDNN's engines and own kernels. The first call of a shape reads the choice of
- * an earlier process from disk (disk.h), or measures the engines and writes the choice. It remains
- * for the process.
+ * The choice between cuDNN's engines and the library's kernels. The first call of a shape reads the
+ * choice of an earlier process from disk (disk.h), or measures the engines and writes the choice.
+ * It remains for the process.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/cudnn_graph.h"
@@ -62,7 +62,7 @@ ts_cuda_cudnn *ts_cuda_cudnn_of(ts_frame *f, const ts_convolution *c, ts_cuda_co
     ts_cuda_conv_kernels allowed = ts_cuda_conv_allowed();
     ts_dtype dtype = ts_kernel_dtype(f);
     if (allowed == TS_CUDA_CONV_OWN || allowed > TS_CUDA_CONV_CUDNN || dtype == TS_F64 ||
-        ts_deterministic() || !ts_cudnn_is_there())
+        ts_deterministic() || !ts_cudnn_is_available())
         return NULL;
     ts_cudnn_key k;
     memset(&k, 0, sizeof k);
@@ -115,7 +115,7 @@ static void *handle_of(const ts_frame *f)
 static const ts_cuda_disk disk = {"convolutions", "convolution", "the choice of an engine"};
 
 /** Key of a file: the shape, with device 0, and all that measured times depend on. library_size and
- *  library_time, in ns, are those of the file that contains the own kernels. */
+ *  library_time, in ns, are those of the file that contains the library's kernels. */
 typedef struct disk_key {
     ts_cudnn_key shape;
     int64_t cudnn, driver, tf32, sms, memory, library_size, library_time;
@@ -124,7 +124,7 @@ typedef struct disk_key {
 
 /** Contents of a file: the choice, and the times of the measurement in microseconds. */
 typedef struct disk_choice {
-    int32_t choice, place; /* place: ts_cudnn_plan.place of the engine, for CUDNN */
+    int32_t choice, index; /* index: ts_cudnn_plan.index of the engine, for CUDNN */
     int64_t workspace;     /* of this engine */
     float own, cudnn;
 } disk_choice;
@@ -164,13 +164,13 @@ static bool recall(ts_cuda_cudnn *a, void *handle, const disk_key *key, disk_cho
     size_t bytes = 0;
     disk_choice *file = ts_cuda_disk_read(&disk, key, sizeof *key, &bytes);
     bool good = file && bytes == sizeof *file &&
-                (file->choice == OWN || (file->choice == CUDNN && file->place >= 0));
+                (file->choice == OWN || (file->choice == CUDNN && file->index >= 0));
     if (good)
         *kept = *file;
     free(file);
     if (!good || kept->choice == OWN)
         return good;
-    int count = ts_cudnn_plans(&a->graph, handle, kept->place, found);
+    int count = ts_cudnn_plans(&a->graph, handle, kept->index, found);
     if (count && found[0].workspace == kept->workspace) {
         a->plan = found[0];
         return true;
@@ -186,7 +186,7 @@ static bool recall(ts_cuda_cudnn *a, void *handle, const disk_key *key, disk_cho
 
 enum { REPEATS = 5 };
 
-/** Runs of a call, by a plan of cuDNN or, without one, by own kernels. */
+/** Runs of a call, by a plan of cuDNN or, without one, by the library's kernels. */
 typedef struct runs {
     ts_frame *f;
     const ts_cuda_conv_operands *operands;
@@ -317,7 +317,7 @@ static ts_status choose(ts_cuda_cudnn *a, runs *r)
         snprintf(how, sizeof how, "%d engines in %.0f ms", count, 1e3 * (seconds() - begin));
         atomic_store_explicit(&a->choice, chosen ? CUDNN : OWN, memory_order_release);
         log_choice(a, own, least, how);
-        kept = (disk_choice){chosen ? CUDNN : OWN, chosen ? best->place : 0,
+        kept = (disk_choice){chosen ? CUDNN : OWN, chosen ? best->index : 0,
                              chosen ? best->workspace : 0, own, least};
         if (keeps)
             ts_cuda_disk_keep(&disk, &key, sizeof key, &kept, sizeof kept);

@@ -13,7 +13,7 @@ typedef void *ts_cudnn_descriptor;
 
 /** Everything that the choice of an engine depends on. dtype: ts_dtype; result:
  *  ts_cuda_conv_result; bias: 1 if the call has a bias, else 0; after: as in ts_cuda_cudnn_of();
- *  the fields from `dims` on: as in ts_convolution. */
+ *  the fields starting at `dims`: as in ts_convolution. */
 typedef struct ts_cudnn_key {
     int64_t device, dtype, result, bias, after, dims;
     int64_t batch, groups, channels, features;
@@ -27,7 +27,7 @@ enum { TS_CUDNN_PLANS = 10, /* maximum engines to measure */
 typedef struct ts_cudnn_plan {
     ts_cudnn_descriptor config, plan;
     int64_t workspace; /* bytes */
-    int place;         /* the engine's index in the heuristic's list */
+    int index;         /* the engine's index in the heuristic's list */
 } ts_cudnn_plan;
 
 /** A graph. Set `key` and zero the other fields before ts_cudnn_plans(). */
@@ -39,8 +39,8 @@ typedef struct ts_cudnn_graph {
 } ts_cudnn_graph;
 
 /** True if cuDNN can be used. Opens the library at the first call. Except ts_cudnn_is_supported(),
- *  the functions below require that it can. */
-bool ts_cudnn_is_there(void);
+ *  the functions below require that it returned true. */
+bool ts_cudnn_is_available(void);
 /** The library's version, as cudnnGetVersion() returns it. */
 int64_t ts_cudnn_version(void);
 /** Text of a status of cuDNN. */
@@ -54,7 +54,7 @@ bool ts_cudnn_is_supported(const ts_cudnn_key *key);
 /** Makes the graph and up to TS_CUDNN_PLANS plans, of the engines that cuDNN's heuristic lists.
  *  Skips engines that are not deterministic, compute less exactly than the dtype requires, compile
  *  code, or need a workspace above 256 MiB. With only >= 0, makes at most the plan of the engine
- *  with this place. Returns the number of plans; 0 after an error, whose status is in
+ *  with this index. Returns the number of plans; 0 after an error, whose status is in
  *  graph->status. The caller destroys the plans, then the graph, also after an error. */
 int ts_cudnn_plans(ts_cudnn_graph *graph, void *handle, int only,
                    ts_cudnn_plan plans[TS_CUDNN_PLANS]);

@@ -1,7 +1,7 @@
 /**
  * @file cupti.c  Times of device work by CUPTI's activity API.
  *
- * CUPTI writes a record per kernel, copy and memset (a work), and calls on_call() at the begin and
+ * CUPTI writes a record per kernel, copy and memset (a work), and calls on_call() at the start and
  * the end of API calls. A work and the call that queued it have the same correlation id, by which
  * ts_cupti_end() joins them. Works of a graph have the id of the graph's launch.
  *
@@ -117,7 +117,7 @@ static void *open_library(void)
 static void load(void)
 {
     const struct {
-        void *place;
+        void *address;
         const char *name;
     } functions[] = {
         {&cupti.version, "cuptiGetVersion"},
@@ -141,7 +141,7 @@ static void load(void)
             snprintf(cupti.why, sizeof cupti.why, "CUPTI has no function %s", functions[i].name);
             return;
         }
-        memcpy(functions[i].place, &function, sizeof function);
+        memcpy(functions[i].address, &function, sizeof function);
     }
 }
 
@@ -187,7 +187,7 @@ enum { RECORDS_MOST = 4 << 20, BUFFER = 4 << 20, NAMES = 4096, SPARE = 256 };
 /** A growing array. */
 typedef struct list {
     void *items;
-    int64_t count, room;
+    int64_t count, capacity;
 } list;
 
 static struct {
@@ -217,13 +217,13 @@ void ts_cupti_set_limits(int device, const ts_cupti_limits *of)
 /** Room for one more item, or NULL. */
 static void *next_item(list *l, size_t item)
 {
-    if (l->count == l->room) {
-        int64_t wanted = l->room ? 2 * l->room : 4096;
+    if (l->count == l->capacity) {
+        int64_t wanted = l->capacity ? 2 * l->capacity : 4096;
         void *grown = wanted <= RECORDS_MOST ? realloc(l->items, (size_t)wanted * item) : NULL;
         if (!grown)
             return NULL;
         l->items = grown;
-        l->room = wanted;
+        l->capacity = wanted;
     }
     return (char *)l->items + (size_t)l->count++ * item;
 }
@@ -247,7 +247,7 @@ static uint64_t read64(const uint8_t *at)
     return value;
 }
 
-/** A copy of a kernel's name, because CUPTI's text may end with CUPTI; NULL if there is no room. */
+/** A copy of a kernel's name, because CUPTI may free its text; NULL if the table is full. */
 static const char *keep_name(const char *from)
 {
     size_t at = (uintptr_t)from / 8 * 0x9e3779b97f4a7c15u >> 52;
@@ -302,9 +302,9 @@ static void keep_work(const uint8_t *record, layout at, uint32_t kind)
     }
     if (kind == MEMCPY)
         w.pageable = record[COPY_FROM] == PAGEABLE || record[COPY_TO] == PAGEABLE;
-    ts_device_work *place = good ? next_item(&session.works, sizeof w) : NULL;
-    if (place)
-        *place = w;
+    ts_device_work *work = good ? next_item(&session.works, sizeof w) : NULL;
+    if (work)
+        *work = w;
     else
         session.lost++;
 }
@@ -387,9 +387,9 @@ static void on_call(void *unused, uint32_t domain, uint32_t id, const api_data *
     bool whole = begin.correlation == call->correlation;
     bool ours = tagged.session == atomic_load_explicit(&sessions, memory_order_relaxed);
     pthread_mutex_lock(&session.calls_lock);
-    api_call *place = next_item(&session.calls, sizeof *place);
-    if (place)
-        *place = (api_call){ours ? tagged.tag : 0, whole ? begin.ns : 0, whole ? (int64_t)ns : 0,
+    api_call *item = next_item(&session.calls, sizeof *item);
+    if (item)
+        *item = (api_call){ours ? tagged.tag : 0, whole ? begin.ns : 0, whole ? (int64_t)ns : 0,
                             call->correlation, apis[i].what};
     pthread_mutex_unlock(&session.calls_lock);
 }

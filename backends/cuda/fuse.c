@@ -251,7 +251,7 @@ typedef CUresult (*find_fn)(CUfunction *function, CUmodule module, const char *n
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kernel **kernels; /* open addressing */
-static int nkernels, room;
+static int nkernels, capacity;
 
 int ts_cuda_group_words(const ts_cuda_group *g, uint64_t *words)
 {
@@ -286,8 +286,8 @@ int ts_cuda_group_words(const ts_cuda_group *g, uint64_t *words)
 
 static kernel **place_of(const uint64_t *words, int n, uint64_t hash)
 {
-    int at = (int)(hash >> 40) & (room - 1);
-    for (kernel *k; (k = kernels[at]); at = (at + 1) & (room - 1))
+    int at = (int)(hash >> 40) & (capacity - 1);
+    for (kernel *k; (k = kernels[at]); at = (at + 1) & (capacity - 1))
         if (k->hash == hash && k->nwords == n && memcmp(k->words, words, (size_t)n * 8) == 0)
             break;
     return &kernels[at];
@@ -295,14 +295,15 @@ static kernel **place_of(const uint64_t *words, int n, uint64_t hash)
 
 static bool grow(void)
 {
-    if (2 * nkernels < room)
+    if (2 * nkernels < capacity)
         return true;
-    kernel **before = kernels, **larger = calloc(room ? 2 * (size_t)room : 64, sizeof *larger);
-    int n = room;
+    kernel **before = kernels,
+           **larger = calloc(capacity ? 2 * (size_t)capacity : 64, sizeof *larger);
+    int n = capacity;
     if (!larger)
         return false;
     kernels = larger;
-    room = n ? 2 * n : 64;
+    capacity = n ? 2 * n : 64;
     for (int i = 0; i < n; i++)
         if (before[i])
             *place_of(before[i]->words, before[i]->nwords, before[i]->hash) = before[i];
@@ -378,7 +379,7 @@ ts_status ts_cuda_group_kernel(const ts_cuda_group *g, const uint64_t *words, in
     uint64_t hash = ts_cuda_hash(words, (size_t)n);
     ts_status status = TS_OK;
     pthread_mutex_lock(&lock);
-    kernel *k = room ? *place_of(words, n, hash) : NULL;
+    kernel *k = capacity ? *place_of(words, n, hash) : NULL;
     if (!k && grow() && (k = malloc(sizeof *k + (size_t)n * sizeof *words))) {
         *k = (kernel){.hash = hash, .nwords = n};
         memcpy(k->words, words, (size_t)n * sizeof *words);

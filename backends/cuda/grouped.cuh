@@ -32,7 +32,7 @@ struct grouping {
 
 /** The sorted keys, and for each the position of its row before the sort. */
 template <class I> struct sorted {
-    const I *keys, *places;
+    const I *keys, *positions;
 };
 
 /** Sets first[r] to the index of the first sorted key >= r (lower bound), for r < bound. */
@@ -97,8 +97,9 @@ template <class A, int V, int COLS> struct grouped_sum {
 
 /**
  * Sets spans[o][t] to the sum of sorted rows t * step to (t + 1) * step - 1 if all have the same
- * key, below the bound; otherwise leaves it unset. With step SPAN, adds SPAN rows of x at s.places;
- * with step SPAN * SPAN, x holds the sums of the previous level, and adds SPAN consecutive ones.
+ * key, below the bound; otherwise leaves it unset. With step SPAN, adds SPAN rows of x at
+ * s.positions; with step SPAN * SPAN, x holds the sums of the previous level, and adds SPAN
+ * consecutive ones.
  */
 template <class T, class X, int V, int COLS, class I>
 static __global__ void __launch_bounds__(256)
@@ -118,11 +119,12 @@ static __global__ void __launch_bounds__(256)
             grouped_sum<wide_t<T>, V, COLS> sum;
 #pragma unroll 4
             for (int q = 0; q < SPAN; q++)
-                sum.add(x +
-                            (o * below + (rows ? (int64_t)s.places[t * SPAN + q] : t * SPAN + q)) *
-                                g.inner +
-                            c * V,
-                        units - c);
+                sum.add(
+                    x +
+                        (o * below + (rows ? (int64_t)s.positions[t * SPAN + q] : t * SPAN + q)) *
+                            g.inner +
+                        c * V,
+                    units - c);
             sum.store(spans + (o * all + t) * g.inner + c * V, units - c);
         }
 }
@@ -160,8 +162,8 @@ static __global__ void __launch_bounds__(256)
             T *to = out + (o * g.bound + (int64_t)key) * g.inner + c * V;
             if (!first)
                 sum.add(to, units - c);
-            auto row = [&](I place) {
-                return x + (o * g.count + (int64_t)place) * g.inner + c * V;
+            auto row = [&](I position) {
+                return x + (o * g.count + (int64_t)position) * g.inner + c * V;
             };
             auto whole = [&](int64_t q, int step) { return q % step == 0 && q + step <= end; };
             for (int64_t q = begin; q < end;)
@@ -172,7 +174,7 @@ static __global__ void __launch_bounds__(256)
                         I at[ROWS];
 #pragma unroll
                         for (int r = 0; r < ROWS; r++)
-                            at[r] = s.places[q + r < stop ? q + r : q];
+                            at[r] = s.positions[q + r < stop ? q + r : q];
 #pragma unroll
                         for (int r = 0; r < ROWS; r++)
                             sum.add(row(at[r]), q + r < stop ? units - c : 0);
@@ -206,7 +208,7 @@ template <class T, class I> int64_t grouped_bytes(const grouping &g, bool every)
 
 /**
  * Adds rows of x, (outer, count, inner), to rows of out, (outer, bound, inner), by keys.
- * @param key_of   functor of sort_by(): key and place of each of `count` rows
+ * @param key_of   functor of sort_by(): key and position of each of `count` rows
  * @param scratch  grouped_bytes() bytes, aligned to 32
  * @param every    true: writes every row of out, with 0 for keys without rows of x; false: adds to
  *                 the rows of out whose keys occur
@@ -223,7 +225,7 @@ cudaError_t grouped_run(const grouping &g, sorter<I> &sort, const F &key_of, con
     cudaError_t e = sort_by(sort, key_of, (uint64_t)g.bound, first, &counted, stream);
     if (e != cudaSuccess)
         return e;
-    sorted<I> s = {sort.keys[sort.now], sort.places[sort.now]};
+    sorted<I> s = {sort.keys[sort.now], sort.positions[sort.now]};
     auto launch = [&]<int V, int COLS>() {
         int64_t across = (g.inner / V + COLS - 1) / COLS;
         unsigned width = 1;

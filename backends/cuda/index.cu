@@ -127,10 +127,10 @@ static ts_status one_hot(ts_frame *f)
 template <class I> struct row_key {
     indices index;
     int64_t bound, skip;
-    __device__ __forceinline__ I operator()(I k, I &place) const
+    __device__ __forceinline__ I operator()(I k, I &position) const
     {
         int64_t at = index.checked(k, bound);
-        place = k;
+        position = k;
         return (I)(at < 0 || at == skip ? bound : at);
     }
 };
@@ -138,14 +138,15 @@ template <class I> struct row_key {
 /**
  * Adds rows of x to rows of out by keys. key_of.operator()<I>(call) returns the functor of
  * sort_by().
- * @param places  upper bound of positions
+ * @param positions  upper bound of positions
  * @param every   writes every row of out; otherwise adds to the rows of keys that occur
  */
 template <class T, class F>
-static ts_status add_grouped(ts_frame *f, const grouping &g, int64_t places, const T *x, T *out,
+static ts_status add_grouped(ts_frame *f, const grouping &g, int64_t positions, const T *x, T *out,
                              bool every, F &&key_of)
 {
-    int64_t most = places > g.count ? places : g.count; /* an expanded x has fewer places */
+    /* an expanded x has fewer positions */
+    int64_t most = positions > g.count ? positions : g.count;
     return with_numbers(most > g.bound ? most : g.bound + 1, [&]<class I>() {
         ts_device where = ts_kernel_device(f);
         if (!ts_cuda_use(where.index))
@@ -223,9 +224,9 @@ static __global__ void __launch_bounds__(ROWS_THREADS)
     }
     for (int k = threadIdx.x; k - (int)threadIdx.x < (int)g.count; k += ROWS_THREADS) {
         bool mine = k < g.count && index.checked(k, g.bound) == key;
-        int place = block_exclusive<ROWS_THREADS>((int)mine, &all);
+        int rank = block_exclusive<ROWS_THREADS>((int)mine, &all);
         if (mine)
-            found[rows + place] = (uint16_t)k;
+            found[rows + rank] = (uint16_t)k;
         rows += all;
     }
     __syncthreads();
@@ -346,7 +347,7 @@ static ts_status index_add(ts_frame *f)
     if (!device)
         return ts_error_code();
     int64_t inner = ts_ndim(self) ? elements_behind(self, dim) : 1;
-    /* rows of many columns are better sorted, unless there are very few places */
+    /* rows of many columns are better sorted, unless there are very few positions */
     bool few = n <= INDEX_FEW || inner < INDEX_NARROW;
     ts_status status = !few ? TS_OK : with_number(ts_kernel_dtype(f), [&]<class T>() {
         T *y = data_of<T>(f->rets[0]);

@@ -72,10 +72,10 @@ struct indices {
     {
         return checked(i, bound, i);
     }
-    /** Like checked() for the index at position `place` in memory; a report calls it element i. */
-    __device__ __forceinline__ int64_t checked(int64_t place, int64_t bound, int64_t i) const
+    /** Like checked() for the index at offset `offset` in memory; a report calls it element i. */
+    __device__ __forceinline__ int64_t checked(int64_t offset, int64_t bound, int64_t i) const
     {
-        int64_t index = at(place);
+        int64_t index = at(offset);
         if (index >= 0 && index < bound)
             return index;
         out.wrong_index(index, bound, i);

@@ -30,13 +30,13 @@ template <class I> struct led {
         }
     }
     /** Sets the positions for element i. False, with a report, if the index is out of range. */
-    __device__ __forceinline__ bool at(I i, int64_t (&place)[2]) const
+    __device__ __forceinline__ bool at(I i, int64_t (&offset)[2]) const
     {
         int64_t all[3];
         space.at(i, all);
         int64_t k = index.checked(all[2], bound, alone ? all[2] : (int64_t)i);
-        place[0] = all[0] + k * along;
-        place[1] = all[1];
+        offset[0] = all[0] + k * along;
+        offset[1] = all[1];
         return k >= 0;
     }
 
@@ -63,8 +63,8 @@ template <class U, class I> struct gathered {
     led<I> to;
     __device__ __forceinline__ U operator()(I i) const
     {
-        int64_t place[2];
-        return to.at(i, place) ? from[place[0]] : U{};
+        int64_t offset[2];
+        return to.at(i, offset) ? from[offset[0]] : U{};
     }
 };
 
@@ -79,9 +79,9 @@ template <class I> struct index_lines {
     /** True if no later element of its line selects the same position as element i. */
     __device__ __forceinline__ bool is_last(const indices &index, I i) const
     {
-        I line = behind.of(i), place = line - length.of(line) * length.d;
+        I line = behind.of(i), along = line - length.of(line) * length.d;
         int64_t mine = index.at(i);
-        for (I at = i + behind.d, left = length.d - 1 - place; left; left--, at += behind.d)
+        for (I at = i + behind.d, left = length.d - 1 - along; left; left--, at += behind.d)
             if (index.at(at) == mine)
                 return false;
         return true;
@@ -93,15 +93,15 @@ template <class I>
 static __global__ void winners_kernel(const __grid_constant__ led<I> to, I n, I *winner, bool clear)
 {
     for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
-        int64_t place[2];
-        if (!to.at(i, place))
+        int64_t offset[2];
+        if (!to.at(i, offset))
             continue;
         if (clear)
-            winner[place[0]] = 0;
+            winner[offset[0]] = 0;
         else if constexpr (sizeof(I) == 8)
-            atomicMax((unsigned long long *)&winner[place[0]], (unsigned long long)i + 1);
+            atomicMax((unsigned long long *)&winner[offset[0]], (unsigned long long)i + 1);
         else
-            atomicMax(&winner[place[0]], i + 1);
+            atomicMax(&winner[offset[0]], i + 1);
     }
 }
 
@@ -111,10 +111,10 @@ static __global__ void scatter_kernel(const __grid_constant__ led<I> to, I n, co
                                       index_lines<I> lines, const U *src, U number, U *out)
 {
     for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
-        int64_t place[2];
-        if (to.at(i, place) &&
-            (winner ? winner[place[0]] == i + 1 : !src || lines.is_last(to.index, i)))
-            out[place[0]] = src ? src[place[1]] : number;
+        int64_t offset[2];
+        if (to.at(i, offset) &&
+            (winner ? winner[offset[0]] == i + 1 : !src || lines.is_last(to.index, i)))
+            out[offset[0]] = src ? src[offset[1]] : number;
     }
 }
 
@@ -128,22 +128,22 @@ static __global__ void add_integers_kernel(const __grid_constant__ led<I> to, I 
 {
     using U = std::conditional_t<sizeof(T) == 8, unsigned long long, unsigned>;
     for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
-        int64_t place[2];
-        if (to.at(i, place))
-            atomicAdd((U *)&out[place[0]], (U)src[place[1]]);
+        int64_t offset[2];
+        if (to.at(i, offset))
+            atomicAdd((U *)&out[offset[0]], (U)src[offset[1]]);
     }
 }
 
-/** Functor of sort_by(): keys are positions in self, places are positions in src. */
+/** Functor of sort_by(): keys are positions in self, values are positions in src. */
 template <class I> struct element_key {
     led<I> to;
     I bound; /* the key of elements whose index is out of range */
     __device__ __forceinline__ I operator()(I i, I &position) const
     {
-        int64_t place[2];
-        bool some = to.at(i, place);
-        position = (I)place[1];
-        return some ? (I)place[0] : bound;
+        int64_t offset[2];
+        bool some = to.at(i, offset);
+        position = (I)offset[1];
+        return some ? (I)offset[0] : bound;
     }
 };
 

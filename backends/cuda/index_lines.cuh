@@ -102,9 +102,9 @@ inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *sel
         along_index = alone ? 1 : steps[2][dim];
     }
     const int64_t most = ((int64_t)1 << 31) - 1, *const strides[3] = {steps[0], steps[1], steps[2]};
-    int room = device->shared < LINE_SHARED ? device->shared : LINE_SHARED;
+    int available = device->shared < LINE_SHARED ? device->shared : LINE_SHARED;
     if (along > most || count > most || bound > most ||
-        (!is_least(along) && bound > room / bytes - 8))
+        (!is_least(along) && bound > available / bytes - 8))
         return;
     lines = walk<uint32_t, 3>(sizes, ts_ndim(self), strides);
     length = (uint32_t)along;
@@ -147,7 +147,7 @@ inline void line_shape::share_out(int bytes)
     shares = (length + share - 1) / share;
 }
 
-/** Elements with room to the next multiple of 8. */
+/** A number of elements, rounded up to a multiple of 8. */
 static inline __host__ __device__ int64_t line_padded(int64_t n) { return (n + 7) / 8 * 8; }
 
 /** Offsets of the first element of a line in self, source and index. */
@@ -200,8 +200,8 @@ __global__ void __launch_bounds__(LINE_THREADS)
                      const T *src, T *out, wide_t<T> *sums)
 {
     using A = wide_t<T>;
-    extern __shared__ __align__(8) char room[];
-    A *line = (A *)room;
+    extern __shared__ __align__(8) char memory[];
+    A *line = (A *)memory;
     uint32_t *claim = (uint32_t *)(line + line_padded(l.n)), lane = threadIdx.x % 32;
     bool few = l.n < LINE_FEW;
     const uint32_t nobody = 0xffffffffu;
@@ -288,8 +288,8 @@ __global__ void __launch_bounds__(256)
                      const T *src, T *out, wide_t<T> *sums)
 {
     using A = wide_t<T>;
-    extern __shared__ __align__(8) char room[];
-    A *all = (A *)room;
+    extern __shared__ __align__(8) char memory[];
+    A *all = (A *)memory;
     uint32_t threads = blockDim.x * blockDim.y, me = threadIdx.y * blockDim.x + threadIdx.x;
     A *mine = all + me;
     for (uint32_t j = 0; j < l.n; j++)
@@ -316,11 +316,11 @@ __global__ void __launch_bounds__(256)
     __syncthreads();
     auto give = [&](uint32_t x, uint32_t j, A sum) {
         uint32_t line = blockIdx.x * blockDim.x + x;
-        int64_t place = line_at(l, line).self + j * l.along_self;
+        int64_t target = line_at(l, line).self + j * l.along_self;
         if (sums)
             sums[((int64_t)blockIdx.y * l.count + line) * l.n + j] = sum;
         else
-            out[place] = narrow<T>(widen(self[place]) + sum);
+            out[target] = narrow<T>(widen(self[target]) + sum);
     };
     if (blockDim.y < 32) {
         for (uint32_t j = threadIdx.y; j < l.n && some; j += blockDim.y) {
@@ -331,7 +331,8 @@ __global__ void __launch_bounds__(256)
         }
         return;
     }
-    for (uint32_t i = me / 32; i < l.n * blockDim.x; i += threads / 32) { /* a warp adds a place */
+    /* a warp adds the sums of a target */
+    for (uint32_t i = me / 32; i < l.n * blockDim.x; i += threads / 32) {
         uint32_t j = i / blockDim.x, x = i % blockDim.x;
         A sum{};
         for (uint32_t y = me % 32; y < blockDim.y; y += 32)
@@ -354,12 +355,12 @@ __global__ void __launch_bounds__(256)
     if (i >= all)
         return;
     line_at at(l, (uint32_t)(i / l.n));
-    int64_t place = at.self + i % l.n * l.along_self;
-    wide_t<T> sum = widen(self[place]);
+    int64_t target = at.self + i % l.n * l.along_self;
+    wide_t<T> sum = widen(self[target]);
 #pragma unroll 8
     for (int64_t s = 0; s < l.shares; s++)
         sum += sums[s * all + i];
-    out[place] = narrow<T>(sum);
+    out[target] = narrow<T>(sum);
 }
 
 /** A thread adds the few elements of a line to out, which already holds self, one after another in
@@ -376,7 +377,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll 4
     for (uint32_t k = 0; k < l.length; k++) {
         int64_t to = place_of(k);
-        T *place = &out[at.self + to * l.along_self];
+        T *target = &out[at.self + to * l.along_self];
         bool first = to >= 0;
         uint32_t end = k + 1;
         if constexpr (!std::is_same_v<T, wide_t<T>>) {
@@ -386,11 +387,11 @@ __global__ void __launch_bounds__(256)
         }
         if (!first)
             continue;
-        wide_t<T> sum = widen(*place);
+        wide_t<T> sum = widen(*target);
         for (uint32_t i = k; i < end; i++)
             if (i == k || place_of(i) == to)
                 sum += widen(src[at.src + i * l.along_src]);
-        *place = narrow<T>(sum);
+        *target = narrow<T>(sum);
     }
 }
 

@@ -39,17 +39,17 @@ static cudaError_t find_driver(void)
 /* Handle and attributes of a kernel on a device. Launching the function of the device's context is
  * faster than launching the context-independent kernel, and attributes apply to one context
  * only. */
-typedef struct place {
+typedef struct entry {
     _Atomic uint64_t key; /* set last, and once */
     CUfunction function;
     _Atomic unsigned shared; /* allowed bytes of dynamic shared memory */
     _Atomic int clusters;    /* clusters that fit on the device at once, + 1; 0: unknown */
-} place;
+} entry;
 
 /* Hash table with PROBES entries per kernel and device. If other kernels occupy them, each launch
  * looks the function up. */
-enum { PLACES = 1 << 13, PROBES = 8 };
-static place places[PLACES];
+enum { ENTRIES = 1 << 13, PROBES = 8 };
+static entry entries[ENTRIES];
 
 static uint64_t key_of(const void *kernel)
 {
@@ -58,12 +58,12 @@ static uint64_t key_of(const void *kernel)
 }
 
 /** The entry with this key (0: an empty entry) among the PROBES entries of `wanted`, or NULL. */
-static inline place *find(uint64_t wanted, uint64_t key)
+static inline entry *find(uint64_t wanted, uint64_t key)
 {
-    _Static_assert(PLACES == 1 << (64 - 51), "the hash's upper bits are the place");
+    _Static_assert(ENTRIES == 1 << (64 - 51), "the hash's upper bits are the entry");
     size_t first = (size_t)(wanted / 16 * 0x9e3779b97f4a7c15u >> 51) ^ (wanted % 16);
     for (size_t i = 0; i < PROBES; i++) {
-        place *p = &places[(first + i) % PLACES];
+        entry *p = &entries[(first + i) % ENTRIES];
         if (__builtin_expect(atomic_load_explicit(&p->key, memory_order_acquire) == key, 1))
             return p;
     }
@@ -72,7 +72,7 @@ static inline place *find(uint64_t wanted, uint64_t key)
 
 /** Raises a kernel's limit of dynamic shared memory to `shared`. The lock must be held, so that the
  * larger of two concurrent limits remains. */
-static cudaError_t allow_shared(const void *kernel, place *p, unsigned shared)
+static cudaError_t allow_shared(const void *kernel, entry *p, unsigned shared)
 {
     struct cudaFuncAttributes attributes;
     if (shared <= atomic_load(&p->shared))
@@ -97,19 +97,19 @@ static cudaError_t allow_shared(const void *kernel, place *p, unsigned shared)
  * function.
  */
 static __attribute__((noinline)) cudaError_t prepare(const void *kernel, const ts_cuda_grid *grid,
-                                                     uint64_t key, place *spare, place **found)
+                                                     uint64_t key, entry *spare, entry **found)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     cudaError_t error = cudaSuccess;
     pthread_mutex_lock(&lock);
-    place *p = find(key, key);
+    entry *p = find(key, key);
     if (!p) {
         cudaFunction_t function;
         error = cudaGetFuncBySymbol(&function, kernel);
         if (error == cudaSuccess && grid->cluster > 8)
             error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
         if (error == cudaSuccess) {
-            place *empty = find(key, 0);
+            entry *empty = find(key, 0);
             p = empty ? empty : spare;
             p->function = (CUfunction)function;
             atomic_init(&p->shared, 0);
@@ -144,7 +144,7 @@ static int count_clusters(const void *kernel, const ts_cuda_grid *grid)
 int ts_cuda_clusters(const void *kernel, const ts_cuda_grid *grid)
 {
     uint64_t key = key_of(kernel);
-    place spare, *p = find(key, key);
+    entry spare, *p = find(key, key);
     int known = p ? atomic_load_explicit(&p->clusters, memory_order_relaxed) : 0;
     if (__builtin_expect(known, 1))
         return known - 1;
@@ -163,7 +163,7 @@ static inline __attribute__((always_inline)) cudaError_t launch_with(const void 
                                                                      CUlaunchAttributeID wanted)
 {
     uint64_t key = key_of(kernel);
-    place spare, *p = find(key, key);
+    entry spare, *p = find(key, key);
     if (__builtin_expect(
             !p || grid->shared > atomic_load_explicit(&p->shared, memory_order_acquire), 0)) {
         cudaError_t error = prepare(kernel, grid, key, &spare, &p);

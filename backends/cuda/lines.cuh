@@ -59,13 +59,13 @@ struct lines_scratch {
 };
 
 /** The line of a thread in a block of X x Y threads. */
-template <int X, int Y> struct line_place {
+template <int X, int Y> struct line_position {
     int64_t first;  /* offset of element 0 */
     int64_t number; /* index of the line: o * inner + j */
     int64_t step;   /* stride between elements; 1 if X is 1, which requires inner = 1 */
     bool some;      /* the line exists */
 
-    __device__ __forceinline__ line_place(const lines &l) : step(X == 1 ? 1 : l.inner)
+    __device__ __forceinline__ line_position(const lines &l) : step(X == 1 ? 1 : l.inner)
     {
         int64_t tiles = (l.inner + X - 1) / X;
         int64_t o = blockIdx.x / tiles, j = blockIdx.x % tiles * X + threadIdx.x;

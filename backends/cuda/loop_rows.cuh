@@ -35,8 +35,8 @@ template <int N> struct row_run {
             run -= rest * s.sizes[0].d;
             loop_offset(s, 1, rest, first);
         }
-        uint32_t place = (uint32_t)((uintptr_t)(s.data[0] + first[0]) >> s.item),
-                 head = s.heads ? place % ROW_RUN : 0;
+        uint32_t element = (uint32_t)((uintptr_t)(s.data[0] + first[0]) >> s.item),
+                 head = s.heads ? element % ROW_RUN : 0;
         int64_t begin = (int64_t)run * ROW_RUN - head, left = (int64_t)s.row - begin;
 #pragma unroll
         for (int k = 0; k < N; k++)

@@ -152,8 +152,8 @@ template <int N> struct loop_elements {
                 first[k] = at * (uint32_t)s.strides[k][1];
             loop_offset(s, 2, rest, first);
         }
-        uint32_t place = (uint32_t)((uintptr_t)(s.data[0] + first[0]) >> s.item),
-                 head = s.heads ? place % LOOP_RUN : 0;
+        uint32_t element = (uint32_t)((uintptr_t)(s.data[0] + first[0]) >> s.item),
+                 head = s.heads ? element % LOOP_RUN : 0;
         int64_t begin = (int64_t)of_row * LOOP_RUN - head, left = (int64_t)s.row - begin;
 #pragma unroll
         for (int k = 0; k < N; k++) {

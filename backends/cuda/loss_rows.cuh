@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(S::most, 1)
 {
     using A = wide_t<T>;
     using part_t = row_part<T, S, V>;
-    A *place = row_place<S, 1, A>();
+    A *memory = row_memory<S, 1, A>();
     int64_t r = row_index<S>(), m = r < a.rows ? a.n : 0;
     bool first = part_t::first() == 0 && m;
     part_t part;
@@ -89,12 +89,12 @@ __global__ void __launch_bounds__(S::most, 1)
         for (int j = 0; j < S::vecs; j++)
             if (part_t::inside(j, m))
                 total[0] += sum_of(unpacked<T, V>(part.at[j]).at);
-        row_reduce<S, op_sum>(total, place, 1);
+        row_reduce<S, op_sum>(total, memory, 1);
         if (first)
             a.totals[r] = total[0];
     }
     row_exps<T, S, V> all;
-    all.of(part, row_place<S, 1, float2>());
+    all.of(part, row_memory<S, 1, float2>());
     if (first)
         a.known[r] = {all.top, all.sum, 0};
     A factor = a.factor(), scale = factor / all.sum, even = a.even * factor,

@@ -43,7 +43,7 @@ template <class E, int V, class I> struct triangle {
 /** The same for a strided tensor. whole: its vectors are contiguous and aligned. */
 template <class E, int V> struct strided_triangle {
     const E *from;
-    walk<uint32_t, 1> places;     /* of the first elements of rows */
+    walk<uint32_t, 1> starts;     /* of the first elements of rows */
     split<uint32_t> across, rows; /* vectors of a row, rows of a matrix */
     int64_t step, diagonal;
     bool lower, whole;
@@ -55,7 +55,7 @@ template <class E, int V> struct strided_triangle {
         vec<E, V> v = {};
         if (lower ? first > 0 : first + V <= 0)
             return v;
-        places.at(row, at);
+        starts.at(row, at);
         const E *source = from + at[0] + c * step;
         if (whole) {
             v = *reinterpret_cast<const vec<E, V> *>(source);
@@ -172,7 +172,7 @@ static __global__ void __launch_bounds__(SUMMERS) sum_kernel(int64_t *counts, in
         counts[tiles] = before;
 }
 
-/** Calls fn(i, place, chosen) for each element i; place is the number of true values before it.
+/** Calls fn(i, rank, chosen) for each element i; rank is the number of true values before it.
  * Adjacent threads get adjacent elements, so that accesses are coalesced. */
 template <class F>
 static __global__ void __launch_bounds__(THREADS)
@@ -264,7 +264,7 @@ struct chooser {
         }));
         return ts_cuda_check_fault(device);
     }
-    template <class F> ts_status place(const F &fn)
+    template <class F> ts_status move(const F &fn)
     {
         return on_device(f, [&](const call &c) {
             place_kernel<F><<<(unsigned)tiles, THREADS, 0, c.stream>>>(mask, n, counts, fn);
@@ -340,10 +340,10 @@ static ts_status nonzero(ts_frame *f)
 template <class E> struct moved {
     const E *from;
     E *to;
-    __device__ __forceinline__ void operator()(int64_t i, int64_t place, bool chosen) const
+    __device__ __forceinline__ void operator()(int64_t i, int64_t rank, bool chosen) const
     {
         if (chosen)
-            to[place] = from[i];
+            to[rank] = from[i];
     }
 };
 
@@ -389,16 +389,16 @@ static ts_status masked_select(ts_frame *f)
     if (!trues)
         return TS_OK;
     return with_element(ts_dtype_of(self), [&]<class E>() {
-        return choose.place(moved<E>{(const E *)from, data_of<E>(f->rets[0])});
+        return choose.move(moved<E>{(const E *)from, data_of<E>(f->rets[0])});
     });
 }
 
 template <class E> struct replaced {
     const E *self, *source;
     E *to;
-    __device__ __forceinline__ void operator()(int64_t i, int64_t place, bool chosen) const
+    __device__ __forceinline__ void operator()(int64_t i, int64_t rank, bool chosen) const
     {
-        to[i] = chosen ? source[place] : self[i];
+        to[i] = chosen ? source[rank] : self[i];
     }
 };
 
@@ -422,7 +422,7 @@ static ts_status masked_scatter(ts_frame *f)
             "expected at least %lld elements, one for each true of 'mask', got %lld",
             (long long)trues, (long long)ts_numel(source));
     return with_element(ts_dtype_of(self), [&]<class E>() {
-        return choose.place(replaced<E>{(const E *)from, (const E *)ts_kernel_data(source),
+        return choose.move(replaced<E>{(const E *)from, (const E *)ts_kernel_data(source),
                                         data_of<E>(f->rets[0])});
     });
 }

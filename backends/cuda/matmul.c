@@ -146,7 +146,7 @@ static ts_cuda_epilogue epilogue_of(const ts_cuda_after *after, double factors[2
                               .factors = after->added ? factors : NULL};
 }
 
-/** True if a product reads t in place: as rows if it has more than two dims and is no batch. */
+/** True if a product reads t in place: as rows if it has more than two dims and is not a batch. */
 static bool is_in_place(const ts_frame *f, const ts_value *v, bool rows)
 {
     if (v->tag != TS_TAG_TENSOR)

@@ -26,11 +26,11 @@ constexpr int kept_bytes = sizeof(T) == 4 ? 0 : S::threads * S::vecs * 16;
 template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums {
     static constexpr int V = vec16<T>;
     static constexpr bool kept = !kept_bytes<T, S>; /* weights in registers */
-    /* room: registers per thread; sums: registers for sums; few: the sums leave enough registers to
-       load vectors unconditionally. */
-    static constexpr int fair = 65536 / (S::threads * S::blocks), room = fair < 255 ? fair : 255,
-                         sums = S::vecs * V * (RMS ? 1 : 2);
-    static constexpr bool few = S::warps > 1 && room >= 2.2 * sums;
+    /* available: registers per thread; sums: registers for sums; few: the sums leave enough
+       registers to load vectors unconditionally. */
+    static constexpr int fair = 65536 / (S::threads * S::blocks),
+                         available = fair < 255 ? fair : 255, sums = S::vecs * V * (RMS ? 1 : 2);
+    static constexpr bool few = S::warps > 1 && available >= 2.2 * sums;
     T *dx; /* NULL: not requested */
     vec<T, V> w[kept ? S::vecs : 1], *w_shared; /* this thread's weights: registers or shared */
     const float *mean, *rstd;
@@ -209,9 +209,9 @@ cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t line
  * Launches the backward pass over rows for T f32, bf16 or f16. weight may be NULL (all 1); dx,
  * dweight and dbias may be NULL (not requested). With RMS, mean and dbias are NULL. If a row is a
  * multiple of 16 bytes, all tensors must be aligned to 16 bytes (on_aligned()).
- * @param scratch  room for (lines, n) numbers for each requested one of dweight and dbias. lines is
- *                 the number of clusters that can be resident, at most `rows`; the caller
- *                 allocates min(rows, 16 * d->sms) lines
+ * @param scratch  (lines, n) numbers for each requested one of dweight and dbias. lines is the
+ *                 number of clusters that can be resident, at most `rows`; the caller allocates
+ *                 min(rows, 16 * d->sms) lines
  * @return cudaErrorNotSupported if a row is not a multiple of 16 bytes, or no kernel supports the
  *         row length on the device
  */

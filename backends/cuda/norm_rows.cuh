@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(S::most, norm_threads<T, S, V, ADD> / S::most)
     norm_kernel(const __grid_constant__ norm_rows<T> a)
 {
     using part_t = row_part<T, S, V, false>;
-    float2 *place = row_place<S, 1, float2>();
+    float2 *memory = row_memory<S, 1, float2>();
     int64_t n = row_elements<S, V>(a.n);
     int64_t r = row_index<S>(), m = S::rows == 1 || r < a.rows ? n : 0, at = r * n;
     read_once read(a.rows * n * (int64_t)sizeof(T));
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(S::most, norm_threads<T, S, V, ADD> / S::most)
         unpack<T, V>(row.at[j], z);
         own.take(z, some, j == 0);
     }
-    norm_factor<RMS> f(row_combine<S, V>(own.of(count), count, (int)n, norm_sums<RMS>(), place),
+    norm_factor<RMS> f(row_combine<S, V>(own.of(count), count, (int)n, norm_sums<RMS>(), memory),
                        (float)n, a.eps);
     if (part_t::first() == 0 && m)
         f.leave(a, r);

@@ -22,7 +22,7 @@ static struct {
 } ranges = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /** The handle of a name, registered at its first use; NULL for a name that is empty or longer than
- * 63 characters, and if the table has no room. */
+ * 63 characters, and if the table is full. */
 static nvtxStringHandle_t handle_of(const char *name)
 {
     size_t hash = 5381;

@@ -98,12 +98,12 @@ static ts_status addcdiv(ts_frame *f)
 /** A bound rounded to a floating dtype. */
 static double bound_in(ts_dtype dtype, const ts_value *v)
 {
-    double place;
+    double bits;
     if (!ts_dtype_is_float(dtype))
         return number_of(v);
-    ts_scalar_store(v, dtype, &place);
+    ts_scalar_store(v, dtype, &bits);
     ts_operand element = {};
-    element.data = &place;
+    element.data = &bits;
     element.dtype = dtype;
     return ts_operand_number(&element);
 }

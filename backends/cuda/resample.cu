@@ -52,9 +52,9 @@ template <bool TRANSPOSED> struct reads {
  * vector, the next ones to_step apart; x: the argument's first plane, the next ones from_step
  * apart. pixel: distance of neighbours in the argument's last dim. */
 template <class T, int V, int N, bool TRANSPOSED>
-__device__ __forceinline__ void resample_place(const geometry &c, const T *x, T *y, int d, int h,
-                                               int w, int64_t from_step, int64_t to_step,
-                                               int64_t pixel, int count)
+__device__ __forceinline__ void resample_position(const geometry &c, const T *x, T *y, int d, int h,
+                                                  int w, int64_t from_step, int64_t to_step,
+                                                  int64_t pixel, int count)
 {
     using A = wide_t<T>;
     A sum[N][V];
@@ -101,57 +101,58 @@ __device__ __forceinline__ void resample_place(const geometry &c, const T *x, T 
 /** Contiguous: a thread computes one position of up to PLANES planes. */
 template <class T, bool TRANSPOSED, class I>
 __global__ void __launch_bounds__(THREADS)
-    plane_kernel(const T *x, T *y, const __grid_constant__ geometry c, split<I> places,
+    plane_kernel(const T *x, T *y, const __grid_constant__ geometry c, split<I> positions,
                  split<I> width, split<I> height, I all)
 {
     I i = (I)blockIdx.x * THREADS + threadIdx.x;
     if (i >= all)
         return;
-    I group = places.of(i), place = i - group * places.d, row = width.of(place),
+    I group = positions.of(i), position = i - group * positions.d, row = width.of(position),
       d = height.of(row);
     int64_t plane = (int64_t)group * PLANES, have = (int64_t)c.have[0] * c.have[1] * c.have[2];
     int count = (int)min(c.planes - plane, (int64_t)PLANES);
-    resample_place<T, 1, PLANES, TRANSPOSED>(
-        c, x + plane * have, y + plane * (int64_t)places.d + place, (int)d,
-        (int)(row - d * height.d), (int)(place - row * width.d), have, (int64_t)places.d, 1, count);
+    resample_position<T, 1, PLANES, TRANSPOSED>(
+        c, x + plane * have, y + plane * (int64_t)positions.d + position, (int)d,
+        (int)(row - d * height.d), (int)(position - row * width.d), have, (int64_t)positions.d, 1,
+        count);
 }
 
 /** Channels-last: a thread computes a vector of V channels of one position. */
 template <class T, int V, bool TRANSPOSED, class I>
 __global__ void __launch_bounds__(THREADS)
     pixel_kernel(const T *x, T *y, const __grid_constant__ geometry c, split<I> vectors,
-                 split<I> places, split<I> width, split<I> height, I all)
+                 split<I> positions, split<I> width, split<I> height, I all)
 {
     I i = (I)blockIdx.x * THREADS + threadIdx.x;
     if (i >= all)
         return;
-    I pixel = vectors.of(i), n = places.of(pixel), place = pixel - n * places.d,
-      row = width.of(place), d = height.of(row);
+    I pixel = vectors.of(i), n = positions.of(pixel), position = pixel - n * positions.d,
+      row = width.of(position), d = height.of(row);
     int64_t have = (int64_t)c.have[0] * c.have[1] * c.have[2],
             k = (int64_t)(i - pixel * vectors.d) * V;
-    resample_place<T, V, 1, TRANSPOSED>(c, x + (int64_t)n * have * c.channels + k,
-                                        y + (int64_t)i * V, (int)d, (int)(row - d * height.d),
-                                        (int)(place - row * width.d), 0, 0, c.channels, 1);
+    resample_position<T, V, 1, TRANSPOSED>(c, x + (int64_t)n * have * c.channels + k,
+                                           y + (int64_t)i * V, (int)d, (int)(row - d * height.d),
+                                           (int)(position - row * width.d), 0, 0, c.channels, 1);
 }
 
 template <class T, bool TRANSPOSED>
 cudaError_t launch_sums(const geometry &c, bool last, const T *x, T *y, cudaStream_t stream)
 {
-    int64_t places = (int64_t)c.made[0] * c.made[1] * c.made[2];
+    int64_t positions = (int64_t)c.made[0] * c.made[1] * c.made[2];
     auto blocks = [](int64_t n) { return (unsigned)((n + THREADS - 1) / THREADS); };
     if (!last) {
-        int64_t all = (c.planes + PLANES - 1) / PLANES * places;
+        int64_t all = (c.planes + PLANES - 1) / PLANES * positions;
         return with_numbers(all, [&]<class I>() {
             plane_kernel<T, TRANSPOSED, I><<<blocks(all), THREADS, 0, stream>>>(
-                x, y, c, split<I>(places), split<I>(c.made[2]), split<I>(c.made[1]), (I)all);
+                x, y, c, split<I>(positions), split<I>(c.made[2]), split<I>(c.made[1]), (I)all);
             return cudaPeekAtLastError();
         });
     }
     auto run = [&]<int V>() {
-        int64_t all = c.planes * places * (c.channels / V);
+        int64_t all = c.planes * positions * (c.channels / V);
         return with_numbers(all, [&]<class I>() {
             pixel_kernel<T, V, TRANSPOSED, I><<<blocks(all), THREADS, 0, stream>>>(
-                x, y, c, split<I>(c.channels / V), split<I>(places), split<I>(c.made[2]),
+                x, y, c, split<I>(c.channels / V), split<I>(positions), split<I>(c.made[2]),
                 split<I>(c.made[1]), (I)all);
             return cudaPeekAtLastError();
         });

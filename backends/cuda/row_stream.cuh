@@ -49,7 +49,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
 
     /* Numbers that the warps of a row exchange, for four turns (rows), because a warp may be two
      * turns ahead of a warp that still reads the previous turn. */
-    struct exchange_place {
+    struct exchange_numbers {
         float2 shares[4][parts];
         uint64_t full[S::stages][S::warps], all[4]; /* barriers */
     };
@@ -57,7 +57,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
     const T *in[2]; /* the ARRAYS inputs */
     int64_t rows, n;
     vector *ring; /* this warp's part of the block's (stages, ARRAYS, warps, 32 * vecs) vectors */
-    exchange_place *place;
+    exchange_numbers *exchange;
     int64_t row, step; /* row that first() or second() works on; distance to the next row */
     int count;         /* vectors of this block's segment */
     int chunk, own;    /* vectors of a warp with a full share; vectors of this warp */
@@ -114,7 +114,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
         if (r >= rows || own == 0)
             return;
         int64_t from = r * n + segment() + (int64_t)warp() * chunk * V;
-        uint32_t full = shared_address(&place->full[to][warp()]);
+        uint32_t full = shared_address(&exchange->full[to][warp()]);
         if (lane() == 0) {
             barrier_expect(full, ARRAYS * own * 16);
 #pragma unroll
@@ -125,10 +125,10 @@ template <class T, class S, int ARRAYS> struct row_stream {
     }
     /** Initialises the barriers and starts the first loads. Every thread must call. `none`: value
      * of elements outside the row, which formulas may read. */
-    __device__ __forceinline__ void begin(vector *memory, exchange_place *exchange, T none)
+    __device__ __forceinline__ void begin(vector *memory, exchange_numbers *numbers, T none)
     {
         ring = memory + warp() * slots;
-        place = exchange;
+        exchange = numbers;
         row = blockIdx.x / S::cluster;
         step = gridDim.x / S::cluster;
         if (S::full)
@@ -140,9 +140,9 @@ template <class T, class S, int ARRAYS> struct row_stream {
         if (threadIdx.x == 0) {
             for (int s = 0; s < S::stages; s++)
                 for (int w = 0; w < S::warps; w++)
-                    barrier_init(shared_address(&place->full[s][w]), 1);
+                    barrier_init(shared_address(&exchange->full[s][w]), 1);
             for (int t = 0; t < 4; t++)
-                barrier_init(shared_address(&place->all[t]), S::cluster > 1 ? 1 : S::warps);
+                barrier_init(shared_address(&exchange->all[t]), S::cluster > 1 ? 1 : S::warps);
             barriers_ready();
         }
         if constexpr (S::cluster > 1)
@@ -170,8 +170,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
     /** Sends the warp's two numbers to all warps of the row. */
     __device__ __forceinline__ void send(float2 x)
     {
-        uint32_t all = shared_address(&place->all[turn & 3]);
-        float2 *shares = place->shares[turn & 3];
+        uint32_t all = shared_address(&exchange->all[turn & 3]);
+        float2 *shares = exchange->shares[turn & 3];
         if constexpr (S::cluster == 1) {
             if (lane() == 0) {
                 shares[warp()] = x;
@@ -190,7 +190,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
     template <class F> __device__ __forceinline__ float2 whole(const F &f)
     {
         constexpr int width = parts < 32 ? parts : 32, each = parts / width;
-        uint32_t all = shared_address(&place->all[turn & 3]);
+        uint32_t all = shared_address(&exchange->all[turn & 3]);
         if constexpr (S::cluster == 1)
             barrier_wait(all, turn >> 2 & 1);
         else
@@ -198,7 +198,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
         float2 share[each];
 #pragma unroll
         for (int e = 0; e < each; e++)
-            share[e] = place->shares[turn & 3][e * width + lane() % width];
+            share[e] = exchange->shares[turn & 3][e * width + lane() % width];
         return combine(
             width,
             share, [&](int e) { return part_count(e * width + lane() % width); }, (float)n, f);
@@ -213,7 +213,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
         stage = turn = 0;
         for (; row < rows; row += step, turn++) {
             if (own)
-                barrier_wait(shared_address(&place->full[stage][warp()]), parity);
+                barrier_wait(shared_address(&exchange->full[stage][warp()]), parity);
             float2 x = f.first(*this);
             __syncwarp();
             fetch(stage, row + S::stages * step);
@@ -239,7 +239,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
             float2 x = {0, 0};
             if (some) {
                 if (own)
-                    barrier_wait(shared_address(&place->full[stage][warp()]), parity);
+                    barrier_wait(shared_address(&exchange->full[stage][warp()]), parity);
                 x = over_warp(f, f.first(*this));
                 if constexpr (parts > 1)
                     send(x);
@@ -284,10 +284,10 @@ struct plain_sums : plain_parts {
 
 /** Defines a row_stream `name` over `rows` rows of the inputs (the last arguments), with `none`
  * outside the row. The ring, ts_ring, is the kernel's dynamic shared memory. */
-#define TS_STREAM(name, T, S, ARRAYS, none, rows, n, ...)                             \
-    extern __shared__ __align__(128) unsigned char ts_ring[];                         \
-    __shared__ typename row_stream<T, S, ARRAYS>::exchange_place ts_exchange;         \
-    row_stream<T, S, ARRAYS> name = {{__VA_ARGS__}, rows, n};                         \
+#define TS_STREAM(name, T, S, ARRAYS, none, rows, n, ...)                                          \
+    extern __shared__ __align__(128) unsigned char ts_ring[];                                      \
+    __shared__ typename row_stream<T, S, ARRAYS>::exchange_numbers ts_exchange;                    \
+    row_stream<T, S, ARRAYS> name = {{__VA_ARGS__}, rows, n};                                      \
     name.begin(reinterpret_cast<vec<T, vec16<T>> *>(ts_ring), &ts_exchange, narrow<T>(none))
 
 #endif /* sm_90 */

@@ -104,12 +104,12 @@ template <class S> __device__ __forceinline__ int row_lanes_of()
 }
 
 /**
- * Reduces COUNT values over the threads of a row and returns the results to every thread. `place`
- * is the row's shared memory of 2 * COUNT * 32 numbers (row_place()). Consecutive calls must
+ * Reduces COUNT values over the threads of a row and returns the results to every thread. `memory`
+ * is the row's shared memory of 2 * COUNT * 32 numbers (row_memory()). Consecutive calls must
  * alternate the parity of `turn`; then they need no barrier in between.
  */
 template <class S, class OP, int COUNT, class A>
-__device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *place, int turn)
+__device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *memory, int turn)
 {
 #pragma unroll
     for (int c = 0; c < COUNT; c++)
@@ -117,7 +117,7 @@ __device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *place, int turn)
         for (int lane = row_lanes_of<S>() / 2; lane; lane >>= 1)
             x[c] = OP::of(x[c], __shfl_xor_sync(0xffffffffu, x[c], lane));
     if constexpr (S::warps > 1) {
-        A *mine = place + (turn & 1) * COUNT * 32;
+        A *mine = memory + (turn & 1) * COUNT * 32;
         int warp = threadIdx.x % S::width() / 32, lane = threadIdx.x % 32;
         if (lane == 0)
 #pragma unroll
@@ -183,11 +183,11 @@ __device__ __forceinline__ float2 combine(int width, const float2 (&own)[EACH], 
 }
 
 /** Combines a row's two numbers from those of its threads by combine(). `count`: number of the
- * row's n elements that this thread has. `place`: from row_place(). f.none(): the two numbers of an
- * empty part. */
+ * row's n elements that this thread has. `memory`: from row_memory(). f.none(): the two numbers of
+ * an empty part. */
 template <class S, int V, class F>
 __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, const F &f,
-                                              float2 *place)
+                                              float2 *memory)
 {
     auto part_count = [&](int warp) {
         if (S::full)
@@ -204,16 +204,16 @@ __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, co
     float2 x = combine(row_lanes_of<S>(), one, own_count, S::warps == 1 ? n : part_count(warp), f);
     if constexpr (S::warps > 1) {
         if (lane == 0)
-            place[warp] = x;
+            memory[warp] = x;
         __syncthreads();
         if constexpr (S::fits) {
             bool some = lane < S::width() / 32;
-            const float2 part[1] = {some ? place[lane] : f.none()};
+            const float2 part[1] = {some ? memory[lane] : f.none()};
             x = combine(
                 32, part, [&](int) { return some ? part_count(lane) : 0; }, (float)n, f);
         } else {
             static_assert((S::warps & (S::warps - 1)) == 0, "combine() takes halves of its lanes");
-            const float2 part[1] = {place[lane % S::warps]};
+            const float2 part[1] = {memory[lane % S::warps]};
             x = combine(
                 S::warps, part, [&](int) { return part_count(lane % S::warps); }, (float)n, f);
         }
@@ -346,12 +346,12 @@ template <class S> __device__ __forceinline__ int64_t row_index()
 
 /** The row's part of a block's shared memory for row_reduce() and row_combine(); NULL if a row has
  * only one warp. */
-template <class S, int COUNT, class A> __device__ __forceinline__ A *row_place()
+template <class S, int COUNT, class A> __device__ __forceinline__ A *row_memory()
 {
     if constexpr (S::warps == 1)
         return nullptr;
-    __shared__ A place[S::rows * 2 * COUNT * 32];
-    return place + (S::rows > 1 ? threadIdx.x / S::width() : 0) * 2 * COUNT * 32;
+    __shared__ A memory[S::rows * 2 * COUNT * 32];
+    return memory + (S::rows > 1 ? threadIdx.x / S::width() : 0) * 2 * COUNT * 32;
 }
 
 } // namespace ts

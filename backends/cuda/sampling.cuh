@@ -72,11 +72,11 @@ cudaError_t permute(T *out, int64_t n, ts_rng_state rng, void *scratch, cudaStre
 {
     sorter<I> sort(scratch, n);
     unsigned blocks = (unsigned)((n + 255) / 256);
-    partners_kernel<I><<<blocks, 256, 0, stream>>>(sort.keys[0], sort.places[0], n, rng);
+    partners_kernel<I><<<blocks, 256, 0, stream>>>(sort.keys[0], sort.positions[0], n, rng);
     cudaError_t e = sort.run((uint64_t)n - 1, stream);
     if (e != cudaSuccess)
         return e;
-    I *partners = sort.keys[sort.now], *steps = sort.places[sort.now],
+    I *partners = sort.keys[sort.now], *steps = sort.positions[sort.now],
       *first = sort.keys[sort.now ^ 1];
     cudaMemsetAsync(first, 0xff, n * sizeof(I), stream);
     first_kernel<I><<<blocks, 256, 0, stream>>>(partners, steps, n, first);

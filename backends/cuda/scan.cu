@@ -113,7 +113,7 @@ static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS)
     __shared__ L part[own];
     __shared__ A base[own + 1];
     int lane = threadIdx.x % 32, warp = WARPS == 1 ? 0 : threadIdx.x / 32,
-        place = threadIdx.x % threads;
+        thread = threadIdx.x % threads;
     int64_t row = own_row<WARPS>(), last = s.n / V - 1, unit = own_share() * s.share / V,
             end = unit + s.share / V;
     if (row >= s.outer)
@@ -128,14 +128,14 @@ static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS)
         A before[ROW_VECS];
 #pragma unroll
         for (int j = 0; j < ROW_VECS; j++) {
-            int64_t u = unit + j * threads + place;
+            int64_t u = unit + j * threads + thread;
             if (u < end)
                 v[j] = *reinterpret_cast<const vec<T, V> *>(x + (s.reverse ? last - u : u) * V);
         }
 #pragma unroll
         for (int j = 0; j < ROW_VECS; j++) {
             L sum = 0;
-            if (unit + j * threads + place < end)
+            if (unit + j * threads + thread < end)
 #pragma unroll
                 for (int e = 0; e < V; e++)
                     sum += (L)widen(v[j].at[s.reverse ? V - 1 - e : e]);
@@ -173,7 +173,7 @@ static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS)
         }
 #pragma unroll
         for (int j = 0; j < ROW_VECS; j++) {
-            int64_t u = unit + j * threads + place;
+            int64_t u = unit + j * threads + thread;
             L start = (L)before[j], sum = before_lane(upto[j]);
             if (u >= end)
                 continue;

@@ -56,7 +56,7 @@ template <class T> struct softmax_gradient_of {
 /** A thread's line in device memory, with the interface of tile_line. In each block that shares the
  * line's tile, Y threads process the line; reduce() combines the values of all of them. */
 template <class T, int INPUTS, int X, int Y> struct block_line {
-    line_place<X, Y> place;
+    line_position<X, Y> position;
     const lines &of;
     const T *const *x;
     T *y;
@@ -64,10 +64,10 @@ template <class T, int INPUTS, int X, int Y> struct block_line {
 
     template <class F> __device__ __forceinline__ void each(F &&f) const
     {
-        if (place.some)
+        if (position.some)
 #pragma unroll 4
             for (int64_t i = blockIdx.y * Y + threadIdx.y; i < of.count; i += Y * of.shares)
-                f(place.first + i * place.step);
+                f(position.first + i * position.step);
     }
     __device__ __forceinline__ wide_t<T> get(int input, int64_t i) const
     {
@@ -88,7 +88,7 @@ static __global__ void __launch_bounds__(X *Y, 1024 / (X * Y))
     lines_kernel(const __grid_constant__ lines l,
                  const __grid_constant__ tiles_task<T, INPUTS, F> a)
 {
-    a.f(block_line<T, INPUTS, X, Y>{line_place<X, Y>(l), l, a.x, a.y});
+    a.f(block_line<T, INPUTS, X, Y>{line_position<X, Y>(l), l, a.x, a.y});
 }
 
 /** Launches f over lines for which rows.cuh and row_stream.cuh have no shape: short lines in tiles

@@ -79,14 +79,14 @@ template <class T, class S, int V> struct row_exps : own_exps<T, S::vecs, V> {
     using A = wide_t<T>;
 
     /** Computes the exponentials of the row part x, which must have -Inf outside the row. */
-    template <class P> __device__ __forceinline__ void of(const P &x, float2 *place)
+    template <class P> __device__ __forceinline__ void of(const P &x, float2 *memory)
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++)
             unpack<T, V>(x.at[j], this->e[j]);
         this->take([](int) { return true; });
         this->set_maximum_and_sum(
-            row_combine<S, V>(make_float2(this->top, this->sum), 0, 0, joined_exps<T>(), place));
+            row_combine<S, V>(make_float2(this->top, this->sum), 0, 0, joined_exps<T>(), memory));
     }
 };
 
@@ -95,14 +95,14 @@ template <class T, class S, int V, bool LOG>
 __global__ void __launch_bounds__(S::most) softmax_kernel(const T *x, T *y, int64_t rows, int64_t n)
 {
     using A = wide_t<T>;
-    float2 *place = row_place<S, 1, float2>();
+    float2 *memory = row_memory<S, 1, float2>();
     n = row_elements<S, V>(n);
     int64_t r = row_index<S>(), m = S::rows == 1 || r < rows ? n : 0;
     row_part<T, S, V, false> part;
     part.load(x + r * n, m, narrow<T>(minus_infinity<A>()),
               read_once(rows * n * (int64_t)sizeof(T)));
     row_exps<T, S, V> all;
-    all.of(part, place);
+    all.of(part, memory);
     A scale = LOG ? log(all.sum) : all.shift() / all.sum;
     if (LOG)
         part.renew();
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(S::most, 1024 / S::most)
 {
     constexpr int V = vec16<T>;
     n = row_elements<S, V>(n);
-    float2 *place = row_place<S, 1, float2>();
+    float2 *memory = row_memory<S, 1, float2>();
     row_part<T, S, V, false> part;
     part.load(x + blockIdx.x * n, n, narrow<T>(-INFINITY),
               read_once(gridDim.x * n * (int64_t)sizeof(T)));
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(S::most, 1024 / S::most)
             sum += own(z[k]);
         settled(sum);
     }
-    float2 whole = row_combine<S, V>(make_float2(top, sum), 0, 0, joined_exps<T>(), place);
+    float2 whole = row_combine<S, V>(make_float2(top, sum), 0, 0, joined_exps<T>(), memory);
     /* log1p takes fewer registers than log here */
     float scale = LOG ? log1pf(whole.y - 1) : 1 / whole.y;
     exp_from<T> above(whole.x);
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(S::most, S::dense ? 1024 / S::most : 1)
     softmax_backward_kernel(const T *g, const T *y, T *dx, int64_t rows, int64_t n)
 {
     using A = wide_t<T>;
-    A *place = row_place<S, 1, A>();
+    A *memory = row_memory<S, 1, A>();
     n = row_elements<S, V>(n);
     int64_t r = row_index<S>(), m = S::rows == 1 || r < rows ? n : 0;
     row_part<T, S, V, false> up, out;
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(S::most, S::dense ? 1024 / S::most : 1)
         for (int k = 0; k < V; k++)
             sum[0] += LOG ? a[k] : a[k] * b[k];
     }
-    row_reduce<S, op_sum>(sum, place, 0);
+    row_reduce<S, op_sum>(sum, memory, 0);
     if (S::dense) {
         up.renew();
         out.renew();

@@ -11,7 +11,7 @@ namespace ts {
 /** A sort of n pairs of uint32_t or uint64_t in caller-owned scratch memory of bytes(n) bytes: two
  * buffers of pairs, and memory of CUB's radix sort (sort.cu). */
 template <class I> struct sorter {
-    I *keys[2], *places[2];
+    I *keys[2], *positions[2];
     int64_t n;
     int now; /* index of the buffer that holds the pairs */
 
@@ -20,11 +20,11 @@ template <class I> struct sorter {
     {
         for (int k = 0; k < 2; k++) {
             keys[k] = (I *)scratch + 2 * k * count;
-            places[k] = keys[k] + count;
+            positions[k] = keys[k] + count;
         }
     }
-    /** Sorts the pairs in keys[0] and places[0], whose keys are at most `largest`. The result is in
-     * keys[now] and places[now]. */
+    /** Sorts the pairs in keys[0] and positions[0], whose keys are at most `largest`. The result is
+     * in keys[now] and positions[now]. */
     cudaError_t run(uint64_t largest, cudaStream_t stream);
 };
 
@@ -35,30 +35,30 @@ enum {
     RANK_BLOCKS = 264   /* blocks of a launch: each reads all keys */
 };
 
-/** The keys from pair(k, place) for k < n, as pairs of keys[k] and places[k]. */
+/** The keys from pair(k, position) for k < n, as pairs of keys[k] and positions[k]. */
 template <class I, class F>
-static __global__ void pairs_of_kernel(const __grid_constant__ F pair, I n, I *keys, I *places)
+static __global__ void pairs_of_kernel(const __grid_constant__ F pair, I n, I *keys, I *positions)
 {
     for (I k = (I)blockIdx.x * blockDim.x + threadIdx.x; k < n; k += (I)gridDim.x * blockDim.x)
-        keys[k] = pair(k, places[k]);
+        keys[k] = pair(k, positions[k]);
 }
 
 /**
  * Sorts n <= RANK_MOST pairs in one launch. Each block holds all keys in shared memory. A warp
- * counts the keys before its pairs, which is their place in the sorted order. The last `bound`
+ * counts the keys before its pairs, which is their position in the sorted order. The last `bound`
  * items are not pairs but the keys themselves: first[r] is the number of keys below r.
  */
 template <class F>
 static __global__ void __launch_bounds__(RANK_THREADS)
     rank_kernel(const __grid_constant__ F pair, uint32_t n, uint32_t bound, uint32_t *keys,
-                uint32_t *places, uint32_t *first)
+                uint32_t *positions, uint32_t *first)
 {
     __shared__ uint32_t all[RANK_MOST];
     uint32_t lane = threadIdx.x % 32, items = n + bound,
              step = gridDim.x * (RANK_THREADS / 32) * RANK_ROWS;
     for (uint32_t k = threadIdx.x; k < n; k += RANK_THREADS) {
-        uint32_t place;
-        all[k] = pair(k, place);
+        uint32_t position;
+        all[k] = pair(k, position);
     }
     __syncthreads();
     for (uint32_t base = (blockIdx.x * (RANK_THREADS / 32) + threadIdx.x / 32) * RANK_ROWS;
@@ -81,7 +81,7 @@ static __global__ void __launch_bounds__(RANK_THREADS)
                 continue;
             if (item < n) {
                 keys[rank] = mine[r];
-                pair(item, places[rank]);
+                pair(item, positions[rank]);
             } else if (item < items) {
                 first[item - n] = rank;
             }
@@ -90,9 +90,9 @@ static __global__ void __launch_bounds__(RANK_THREADS)
 }
 
 /**
- * Sorts the pairs (pair(k, place), place), k < s.n, whose keys are at most `largest`. The functor
- * returns the key and sets the place. Sets *counted if first[r] has been set to the number of keys
- * below r, for r < largest; first may be NULL.
+ * Sorts the pairs (pair(k, position), position), k < s.n, whose keys are at most `largest`. The
+ * functor returns the key and sets the position. Sets *counted if first[r] has been set to the
+ * number of keys below r, for r < largest; first may be NULL.
  */
 template <class I, class F>
 cudaError_t sort_by(sorter<I> &s, const F &pair, uint64_t largest, I *first, bool *counted,
@@ -105,12 +105,12 @@ cudaError_t sort_by(sorter<I> &s, const F &pair, uint64_t largest, I *first, boo
             uint32_t bound = *counted ? (uint32_t)largest : 0;
             int64_t each = RANK_THREADS / 32 * RANK_ROWS, blocks = (s.n + bound + each - 1) / each;
             rank_kernel<<<(unsigned)(blocks < RANK_BLOCKS ? blocks : RANK_BLOCKS), RANK_THREADS, 0,
-                          stream>>>(pair, (uint32_t)s.n, bound, s.keys[0], s.places[0], first);
+                          stream>>>(pair, (uint32_t)s.n, bound, s.keys[0], s.positions[0], first);
             return cudaPeekAtLastError();
         }
     int64_t blocks = (s.n + 255) / 256;
     pairs_of_kernel<I><<<(unsigned)(blocks < 65535 ? blocks : 65535), 256, 0, stream>>>(
-        pair, (I)s.n, s.keys[0], s.places[0]);
+        pair, (I)s.n, s.keys[0], s.positions[0]);
     return s.run(largest, stream);
 }
 

@@ -152,23 +152,23 @@ template <class I, int N> struct walk {
             ndim = 1;
         }
     }
-    /** Sets place[k] to the offset of element i in tensor k, in the unit of the strides. */
-    __device__ __forceinline__ void at(I i, int64_t (&place)[N]) const
+    /** Sets offset[k] to the offset of element i in tensor k, in the unit of the strides. */
+    __device__ __forceinline__ void at(I i, int64_t (&offset)[N]) const
     {
 #pragma unroll
         for (int k = 0; k < N; k++)
-            place[k] = 0;
+            offset[k] = 0;
 #pragma unroll 1
         for (int d = 0; d < ndim - 1; d++) {
             I q = sizes[d].of(i), r = i - q * sizes[d].d;
 #pragma unroll
             for (int k = 0; k < N; k++)
-                place[k] += (int64_t)r * steps[k][d];
+                offset[k] += (int64_t)r * steps[k][d];
             i = q;
         }
 #pragma unroll
         for (int k = 0; k < N; k++)
-            place[k] += (int64_t)i * steps[k][ndim - 1];
+            offset[k] += (int64_t)i * steps[k][ndim - 1];
     }
 };
 

@@ -5,7 +5,7 @@ bf16, the layers of ResNet-50 at batch 64 and of a U-Net with 31 million paramet
 256 x 256. --random N --seed S draws N layers, in bf16 and f16.
 
 Calls are queued behind a long kernel, so the times are those of the device. Both sides run batches
-of calls in turns, and the fastest batch counts; operands may be in the second-level cache. Results
+of calls in turns, and the fastest batch counts; operands may be in the L2 cache. Results
 are compared with PyTorch's in f32. ratio: cuDNN's time / Tessera's (above 1: Tessera is faster).
 """
 # SPDX-License-Identifier: MIT

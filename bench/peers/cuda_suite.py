@@ -20,12 +20,12 @@ import statistics
 import time
 from functools import partial
 
-ROOM = 512 << 20  # bytes of a turn's arguments and results, at least
+TURN_BYTES = 512 << 20  # bytes of a turn's arguments and results, at least
 BATCH_US = 6e3    # duration of a batch of turns
 
 
 def sets_of(case):
-    return case.sets or max(2, math.ceil(ROOM / max(case.bytes, 1))) if case.bytes else 4
+    return case.sets or max(2, math.ceil(TURN_BYTES / max(case.bytes, 1))) if case.bytes else 4
 
 
 def graph_of(torch, function, sets):
@@ -70,10 +70,10 @@ class Roof:
         """Microseconds of a copy that moves `count` bytes, half of them read. Above 256 MiB it is
         the time of 256 MiB pieces, because larger copies run slower than kernels do."""
         torch, half = self.torch, -(-count // 2)
-        piece = min(half, ROOM // 2)
+        piece = min(half, TURN_BYTES // 2)
         if piece not in self.copies:
             sets = [tuple(torch.zeros(piece, dtype=torch.uint8, device='cuda') for _ in range(2))
-                    for _ in range(max(2, math.ceil(ROOM / (2 * piece))))]
+                    for _ in range(max(2, math.ceil(TURN_BYTES / (2 * piece))))]
             graph, _ = graph_of(torch, lambda a, b: a.copy_(b), sets)
             self.copies[piece] = in_turns([partial(replay_us, torch, graph)])[0] / len(sets)
         return self.copies[piece] * half / piece

@@ -19,7 +19,7 @@ TURNS = 3
 
 
 class Failed(Exception):
-    """A program failed; the text has its command and its last words."""
+    """A program failed; the text has its command and the last lines of its output."""
 
 
 def output_of(*command):

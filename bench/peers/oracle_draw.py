@@ -106,8 +106,8 @@ class Draw:
             d, step = self.integer(0, len(sizes)), 2 if how == 'sliced' else 1
             wide = list(sizes)
             wide[d] = wide[d] * step + 1
-            room = torch.ones(wide, dtype=t.dtype)
-            hole = room.narrow(d, 1, wide[d] - 1)
+            whole = torch.ones(wide, dtype=t.dtype)
+            hole = whole.narrow(d, 1, wide[d] - 1)
             hole = hole[(slice(None),) * d + (slice(None, None, step),)]
             hole.copy_(t)
             return hole

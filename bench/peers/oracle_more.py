@@ -45,16 +45,16 @@ def strided(d):
     """Sizes and strides within the storage of a dense tensor."""
     sizes = d.sizes(1, 3)
     x = d.values(sizes, d.dtype()).reshape(sizes)
-    shape, strides, room = [], [], max(x.numel(), 1) - 1
+    shape, strides, left = [], [], max(x.numel(), 1) - 1
     for _ in range(d.integer(0, 4)):
         stride = d.integer(0, 4)
-        n = d.integer(1, min(4, room // stride + 1 if stride else 4) + 1) if x.numel() else 0
-        room -= stride * (n - 1) if n else 0
+        n = d.integer(1, min(4, left // stride + 1 if stride else 4) + 1) if x.numel() else 0
+        left -= stride * (n - 1) if n else 0
         shape.append(n)
         strides.append(stride)
     if not x.numel() and not shape:
         shape, strides = [0], [1]
-    return [x, shape, strides, d.integer(0, room + 1)]
+    return [x, shape, strides, d.integer(0, left + 1)]
 
 
 op('as_strided', strided)

@@ -481,7 +481,8 @@ def scattered(d):
 
 
 def distinct(d):
-    """Arguments of scatter with distinct indices: of equal ones, PyTorch leaves the winner open."""
+    """Arguments of scatter with distinct indices: for equal indices, PyTorch does not define which
+value is stored."""
     x, dim, index, src = scattered(d)
     if index.numel() and index.dim():
         index = index.argsort(dim) % max(x.shape[dim], 1)

@@ -31,7 +31,7 @@ class Large(Draw):
         super().__init__(seed, number)
         self.r = numpy.random.Generator(numpy.random.PCG64([seed, number, attempt]))
         self.kind, self.device, self.limits = 'plain', device, kind
-        most, self.room, self.usual, self.operations = LIMITS[kind]
+        most, self.bytes_left, self.usual, self.operations = LIMITS[kind]
         self.drawn = Sizes(seed, number, attempt, most)
         self.generator = None
         if device != 'meta':
@@ -64,8 +64,8 @@ class Large(Draw):
 
     def take(self, sizes, dtype):
         n = math.prod(sizes)
-        self.room -= n * torch.empty([], dtype=dtype, device='meta').element_size()
-        if self.room < 0:
+        self.bytes_left -= n * torch.empty([], dtype=dtype, device='meta').element_size()
+        if self.bytes_left < 0:
             raise TooLarge
         return n
 
@@ -91,7 +91,7 @@ class Large(Draw):
 # ---------------------------------------------------------- operators with draws of their own ----
 
 def classes(d):
-    """Rows by classes, sometimes with positions behind, and targets."""
+    """Rows by classes, sometimes with positions in later dims, and targets."""
     sizes = [d.length(), max(2, d.length()), *([d.integer(1, 65)] if d.chance(0.2) else [])]
     return [d.tensor(sizes, d.float_dtype()), d.between([sizes[0], *sizes[2:]], 0, sizes[1]),
             d.integer(0, 3), -100]

@@ -22,7 +22,7 @@ from peers.sweep_draw import GIB, LIMITS, NAMES, OPS, Large, draw_of
 from peers.sweep_peers import RANDOM, calls
 
 ATTEMPTS = 90
-ROOM = {'cuda': 15 * GIB // 2, 'cpu': 3 * GIB // 2}  # most bytes of a case on both sides
+CASE_BYTES = {'cuda': 15 * GIB // 2, 'cpu': 3 * GIB // 2}  # most bytes of a case on both sides
 REFUSALS = RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError
 PRODUCTS = {'mm', 'bmm', 'matmul', 'addmm', 'linear', 'linear_backward', 'linear_gelu'}
 ATTENTION = 'scaled_dot_product_attention'
@@ -88,7 +88,7 @@ def check_size(name, kind, args, results):
     tensors = flat(args)
     if any(not t.numel() for t in [*tensors, *results]):
         raise TooLarge  # nothing to time
-    if 2 * size_of([*tensors, *results]) + 2 * size_of(tensors) > ROOM[kind]:
+    if 2 * size_of([*tensors, *results]) + 2 * size_of(tensors) > CASE_BYTES[kind]:
         raise TooLarge  # both sides, and gradients
     if name in PRODUCTS:
         largest = sorted(t.numel() for t in [*tensors, *results])[-3:]

@@ -144,7 +144,7 @@ ts_status study_point(study *s, const char *line, double x, double y)
 {
     struct study_series *of = series_of(s, line, NULL);
     if (!of || of->n == MOST_POINTS)
-        return ts_error_set(TS_ERR_VALUE, "study: more points than a chart has room for");
+        return ts_error_set(TS_ERR_VALUE, "study: more points than a chart can show");
     of->x[of->n] = x;
     of->y[of->n++] = y;
     return TS_OK;
@@ -154,7 +154,7 @@ ts_status study_bar(study *s, const char *label, const char *series, double valu
 {
     struct study_series *of = series_of(s, series, label);
     if (!of)
-        return ts_error_set(TS_ERR_VALUE, "study: more bars than a chart has room for");
+        return ts_error_set(TS_ERR_VALUE, "study: more bars than a chart can show");
     of->y[0] = value;
     return TS_OK;
 }

@@ -140,7 +140,8 @@ static void ref_scatter_add(ts_ref *r)
     {arg, BELOW(__VA_ARGS__), TS_ERR_INDEX, "at position"},                                  \
     {arg, T_OF(TS_F32, __VA_ARGS__), TS_ERR_DTYPE, "i64 or i32"}
 
-/* Sums: each place takes about count / 5 additions, so the depth is bounded by the sweep. */
+/* Sums: each element is the result of about count / 5 additions, so the depth is bounded by the
+   sweep. */
 static const ts_sample samples[] = {
     {"embedding", "rows", {T(5, 7), T_INDEX(5, SWEEP), INT(-1)}, ref_embedding, .dtypes = EVERY,
      .grad = true,

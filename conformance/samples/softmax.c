@@ -5,7 +5,7 @@
 #include <math.h>
 
 /** Applies fn to each line of n elements with stride `step` along the dim in argument dim_arg.
- * other: the line of argument 1, or of argument 0 if argument 1 is no tensor. */
+ * other: the line of argument 1, or of argument 0 if argument 1 is not a tensor. */
 static void rows(ts_ref *r, int dim_arg,
                  void (*fn)(double *y, const double *x, const double *other, int64_t n,
                             int64_t step))

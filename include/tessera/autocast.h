@@ -38,7 +38,7 @@ typedef struct ts_autocast_region {
 /** Options of ts_autocast_enter_ex(); zero is default. */
 typedef struct ts_autocast_opts {
     size_t size;    /**< sizeof(ts_autocast_opts) */
-    bool no_cache;  /**< cast parameters anew at each use */
+    bool no_cache;  /**< cast parameters again at each use */
 } ts_autocast_opts;
 
 /**
@@ -109,7 +109,7 @@ typedef enum ts_autocast_policy {
 /**
  * Sets the policy of an op, which may be registered at run time. Replaces the library's policy.
  * @param out  receives a handle for ts_unregister(), which restores the old policy; may be NULL
- * Errors: TS_ERR_VALUE for a number that is no policy, TS_ERR_REGISTRY (invalid op name),
+ * Errors: TS_ERR_VALUE for a number that is not a policy, TS_ERR_REGISTRY (invalid op name),
  * TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_autocast_register(const char *op, ts_autocast_policy policy,

@@ -235,7 +235,7 @@ typedef struct ts_backend {
      *  epilogue adds to the product, in bytes of memory traffic, beyond loads and stores of the
      *  calls' tensors. Later calls have one result and read one of an earlier call. Tensors have no
      *  memory: a tensor with an address must be stored, one with NULL is used by these calls only.
-     *  Negative: not possible, or calls[0] is no product.
+     *  Negative: not possible, or calls[0] is not a product.
      *  (optional, only with group_takes: products have no epilogues) */
     int64_t (*epilogue_cost)(void *state, const ts_group_call *calls, int count);
     /** Queues all calls of a group as fused kernels and fills *report. If it records and returns
@@ -274,7 +274,7 @@ typedef struct ts_backend {
      *  has one row in profiles) */
     int (*capture_parts)(void *state, int device, ts_capture *capture, const int **parts);
     /** Writes the device's model, such as "NVIDIA H200", and a text that differs between devices,
-     *  drivers and settings on which the speed of kernels depends; each has room for `size` bytes.
+     *  drivers and settings on which the speed of kernels depends; each buffer has `size` bytes.
      *  (optional: each process measures the device's ceilings, and profiles name the device only
      *  by its number) */
     ts_status (*identify)(void *state, int device, char *model, char *identity, size_t size);

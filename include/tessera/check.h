@@ -7,7 +7,7 @@
  *         TS_TRY(TS_CHECK_OBJECTS(s));
  *         TS_TRY(TS_CHECK_POINTERS(name));
  *         TS_TRY(TS_CHECK_LIST(values, n));
- *         TS_TRY(TS_CHECK_VALUE(n, n <= s->room, "at most the room that is left"));
+ *         TS_TRY(TS_CHECK_VALUE(n, n <= s->unused, "at most the number of unused entries"));
  *
  * A check is an expression of type ts_status. Its message names the function that contains the
  * check, without a leading "ts_", and the argument as written in the check: "scores_add: argument

@@ -51,7 +51,7 @@ typedef struct ts_compile_opts {
     bool graph;         /**< capture a plan on its third run and launch it as one device graph from
                              then on. Needs a plan on one device that can capture (CUDA). Other
                              plans run call by call; ts_explain() says why */
-    bool replay;        /**< after two equal calls in a row, further ones run without the function;
+    bool replay;        /**< after two equal calls in a row, later calls run without the function;
                              see "calls without the function" below */
     int64_t verify;     /**< with `replay`: every verify-th call that could be replayed runs the
                              function instead and compares. After a difference the function is never

@@ -275,11 +275,11 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
  * Options. The first field of an options struct, `size`, is sizeof the struct in the caller's
  * headers; TS_OPTS() sets it. NULL options are all defaults; zero in a field is its default.
  *
- * New versions only append fields. A newer library reads `size` bytes and treats the fields behind
+ * New versions only append fields. A newer library reads `size` bytes and treats the fields after
  * them as zero. A size that no version can have (0, above the library's, not a multiple of
- * sizeof(size_t)) is TS_ERR_VALUE (TS_CHECK_OPTS() of check.h).
- * The same rule applies to the other structs that begin with `size`, such as ts_module_type. A
- * ts_backend must have the library's own size.
+ * sizeof(size_t)) is TS_ERR_VALUE (TS_CHECK_OPTS() of check.h). The same rule applies to the other
+ * structs that begin with `size`, such as ts_module_type. A ts_backend must have the library's own
+ * size.
  *
  * Where callers need 0 although it is not the default, the field is a pointer to the number; NULL
  * means the default. A field for an optional tensor is the address of a variable: NULL means no

@@ -32,13 +32,13 @@ typedef uint8_t ts_key;
 enum {
     TS_KEY_CPU = 0,
     TS_KEY_CUDA = 1,
-    TS_KEY_LAZY = 14,      /**< records the calls of compiled functions (compile.h) */
-    TS_KEY_META = 15,      /**< shape inference only: tensors without memory */
-    TS_KEY_AUTOGRAD = 24,  /**< records calls for backward (autograd.h) */
-    TS_KEY_TRACING = 36,   /**< records calls as a graph (trace.h) */
-    TS_KEY_AUTOCAST = 48,  /**< casts arguments (autocast.h) */
-    TS_KEY_ABSENT = 63,    /**< key of TS_NONE and of released tensors: a call with one as a
-                                required tensor reaches this slot, which returns the error */
+    TS_KEY_LAZY = 14,     /**< records the calls of compiled functions (compile.h) */
+    TS_KEY_META = 15,     /**< shape inference only: tensors without memory */
+    TS_KEY_AUTOGRAD = 24, /**< records calls for backward (autograd.h) */
+    TS_KEY_TRACING = 36,  /**< records calls as a graph (trace.h) */
+    TS_KEY_AUTOCAST = 48, /**< casts arguments (autocast.h) */
+    TS_KEY_ABSENT = 63,   /**< key of TS_NONE and of released tensors: a call with one as a
+                               required tensor reaches this slot, which returns an error */
     TS_KEY_COUNT = 64,
     TS_KEY_INVALID = 255
 };
@@ -281,10 +281,9 @@ TS_API ts_status ts_register_op(const char *schema, int *op);
 TS_API ts_status ts_register_backend_key(const char *name, ts_key *key);
 /**
  * Reserves and names the lowest free key above the key called `above` and below the library's next
- * layer. `above` NULL, "" or "backends" means above the backends.
- * Errors: TS_ERR_NULL or TS_ERR_VALUE for an invalid name (rules as for a backend's key),
- * TS_ERR_REGISTRY for an `above` that is no key's name or is "ABSENT", a used name, or if no key is
- * free there.
+ * layer. `above` NULL, "" or "backends" means above the backends. Errors: TS_ERR_NULL or
+ * TS_ERR_VALUE for an invalid name (rules as for a backend's key), TS_ERR_REGISTRY for an `above`
+ * that is "ABSENT" or not the name of a key, a used name, or if no key is free there.
  */
 TS_API ts_status ts_register_layer(const char *name, const char *above, ts_key *key);
 

@@ -81,7 +81,7 @@ TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
  *  it to the argument's dtype, which undoes broadcasting and promotion. If grad is NULL, an op of
  *  the rule failed, and the recorded error is returned. Errors: TS_ERR_NULL (TS_NONE), TS_ERR_STATE
  *  (released); TS_ERR_SHAPE if the argument's sizes do not broadcast to grad's; TS_ERR_INTERNAL if
- *  grad has fewer dims, or if argument i is no tensor. */
+ *  grad has fewer dims, or if argument i is not a tensor. */
 TS_API ts_status ts_rule_give(ts_vjp_call *call, int i, ts_tensor *grad);
 /** Sets the gradient of member k of list argument i, as ts_rule_give(). */
 TS_API ts_status ts_rule_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);

@@ -238,7 +238,7 @@ typedef struct ts_checkpoint ts_checkpoint;
 TS_API ts_status ts_checkpoint_save(const char *dir, int64_t step,
                                     const ts_checkpoint_section *sections, int nsections,
                                     const char *json_text, const ts_checkpoint_opts *opts);
-/** Removes all checkpoints under dir and leftovers of killed saves. It is no error if there are
+/** Removes all checkpoints under dir and leftovers of killed saves. It is not an error if there are
  *  none. Errors: TS_ERR_STATE while a save is running; TS_ERR_NULL, TS_ERR_IO, TS_ERR_MEMORY. */
 TS_API ts_status ts_checkpoint_remove_all(const char *dir);
 /**

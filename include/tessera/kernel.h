@@ -46,7 +46,7 @@ typedef struct ts_kernel_opts {
 } ts_kernel_opts;
 
 /** ts_register_kernel() with options; NULL: all zero. TS_ERR_VALUE for an invalid size or bits that
- *  are no dtypes. */
+ * are not dtypes. */
 TS_API ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
                                        const ts_kernel_opts *opts, ts_registration **out);
 
@@ -90,7 +90,7 @@ typedef struct ts_space {
 } ts_space;
 
 /** Writes the space of the running pointwise op to *space; absent arguments (such as a bound of
- *  clamp) are no operands. Errors: TS_ERR_STATE for any other op, TS_ERR_NULL. */
+ * clamp) are not operands. Errors: TS_ERR_STATE for any other op, TS_ERR_NULL. */
 TS_API ts_status ts_kernel_space(const ts_frame *frame, ts_space *space);
 /** The value of a host operand, rounded to the operand's dtype, also if the operand is wide. */
 TS_API double ts_operand_number(const ts_operand *operand);

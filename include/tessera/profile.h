@@ -125,7 +125,7 @@ typedef struct ts_prof_machine {
 /**
  * Measures the machine, or reads an earlier measurement from a file: one per host, processor and
  * number of threads in $XDG_CACHE_HOME/tessera (~/.cache/tessera), which must belong to the user.
- * Takes up to ten seconds. A folder that cannot be written is no error. Resets the timers.
+ * Takes up to ten seconds. A folder that cannot be written is not an error. Resets the timers.
  * @param anew     measure even if the file exists
  * @param machine  receives the ceilings; the caller sets machine->size
  * Errors: TS_ERR_STATE while a profile records, TS_ERR_VALUE for an invalid size, TS_ERR_MEMORY,

@@ -57,7 +57,7 @@ TS_API ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts 
  * @param loss  one element; TS_NONE in a loop without a loss; NULL: the step failed, and the
  *              recorded failure is returned
  * Errors: TS_ERR_NULL, TS_ERR_STATE after ts_progress_end(), TS_ERR_SHAPE if the loss does not have
- * one element, and those of ts_item(). It is no error if writing to the stream fails.
+ * one element, and those of ts_item(). It is not an error if writing to the stream fails.
  */
 TS_API ts_status ts_progress_step(ts_progress *progress, ts_tensor *loss);
 /** Counts items (tokens, images) for the rate. Call it before ts_progress_step() of the same step.

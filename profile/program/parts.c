@@ -13,7 +13,7 @@ typedef struct part_sum {
 
 typedef struct part_sums {
     part_sum *all;
-    size_t count, room;
+    size_t count, capacity;
 } part_sums;
 
 /** Adds a row to the sum of this name, which is made if it does not exist. */
@@ -22,12 +22,12 @@ static bool add_part(part_sums *s, const char *name, size_t length, json_t *row,
     size_t k = 0;
     while (k < s->count && (strncmp(s->all[k].name, name, length) != 0 || s->all[k].name[length]))
         k++;
-    if (k == s->room) {
-        part_sum *grown = realloc(s->all, (2 * s->room + 64) * sizeof *grown);
+    if (k == s->capacity) {
+        part_sum *grown = realloc(s->all, (2 * s->capacity + 64) * sizeof *grown);
         if (!grown)
             return false;
         s->all = grown;
-        s->room = 2 * s->room + 64;
+        s->capacity = 2 * s->capacity + 64;
     }
     if (k == s->count) {
         s->all[k] = (part_sum){.name = strndup(name, length)};

@@ -12,7 +12,7 @@ TS_TEST(the_first_gradient_that_is_not_finite_ends_the_backward_and_names_its_ca
 {
     TS_SCOPE;
     ts_tensor *x = pair(0, 4);
-    OK(ts_backward(ts_sum(ts_mul(ts_sqrt(x), ts_sqrt(x))))); /* mode off: a NaN is no error */
+    OK(ts_backward(ts_sum(ts_mul(ts_sqrt(x), ts_sqrt(x))))); /* mode off: a NaN is not an error */
     ts_zero_grad(x);
     ck_assert(!ts_anomaly_enabled());
     ts_anomaly_enable(true);
@@ -33,7 +33,7 @@ TS_TEST(the_first_gradient_that_is_not_finite_ends_the_backward_and_names_its_ca
     OK(ts_backward(ts_sum(ts_sqrt(ts_add_scalar(x, 1)))));
     ts_anomaly_enable(false);
     ts_zero_grad(x);
-    OK(ts_backward(ts_sum(ts_mul_scalar(ts_sqrt(x), 3)))); /* mode off: Inf is no error */
+    OK(ts_backward(ts_sum(ts_mul_scalar(ts_sqrt(x), 3)))); /* mode off: Inf is not an error */
     ck_assert_double_gt(value(ts_max(ts_grad(x))), 1e300);
 }
 

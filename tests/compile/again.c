@@ -67,7 +67,7 @@ static ts_compile_stats check_steps(double dropout, const ts_compile_opts *opts)
     }
     ts_compile_stats stats = ts_compiled_get_stats(c);
     if (stats.recomputed)
-        ck_assert(explains(c, " calls that are made again"));
+        ck_assert(explains(c, " recomputed calls"));
     ts_compiled_free(c);
     model_free(&a);
     model_free(&b);

@@ -48,7 +48,7 @@ TS_TEST(the_report_and_the_dump_name_the_stages, .setup = set_up, .teardown = te
     static const char *const files[][2] = {
         {"decompose", "calls in"}, {"fold", "call 2, mul, has its argument's elements"},
         {"fold", "is constant and runs once"}, {"common", "call 6, tanh, equals call 5"},
-        {"dead", "call 4: "}, {"recompute", "made again:"}, {"fuse", "3 calls over (9, 9)"},
+        {"dead", "call 4: "}, {"recompute", "recomputed:"}, {"fuse", "3 calls over (9, 9)"},
         {"epilogue", "calls in"}, {"horizontal", "calls in"}, {"plan", "step 1"},
         {"memory", "arena of"}};
     TS_SCOPE;
@@ -142,7 +142,7 @@ TS_TEST(passes_over_the_calls_and_steps_have_files_of_what_they_did, .setup = se
     } all[] = {
         {norm_of_halves, "widen", "call 2, global_norm, takes 2 halves in place of f32 copies",
          {ts_to(numbers(1, TS_SIZES(30)), TS_BF16), ts_to(numbers(2, TS_SIZES(20)), TS_BF16)}},
-        {early_sum, "order", "step 0 (cumsum) moved to place 2: at most ",
+        {early_sum, "order", "step 0 (cumsum) moved to position 2: at most ",
          {numbers(1, TS_SIZES(64, 64)), numbers(2, TS_SIZES(1))}},
         {beside, "cats", "call 2, cat of 2 parts, was dropped: 768 bytes are not copied",
          {remote(1, TS_SIZES(12, 8)), remote(2, TS_SIZES(12, 8))}},

@@ -536,7 +536,7 @@ TS_TEST(calls_join_a_product_that_saves_bytes, .setup = set_up_whole_groups,
 }
 
 /* A product with an epilogue is refused if an operand is not aligned, which may change from call to
- * call. Its inner value then needs memory, for which the captured plan has no place. */
+ * call. Its inner value then needs memory, for which the captured plan has no offset. */
 TS_TEST(a_group_that_is_refused_after_its_capture_gets_memory, .setup = set_up_whole_groups,
         .teardown = tear_down_whole)
 {

@@ -82,16 +82,16 @@ static void set_up(void)
     OK(ts_set_default_device((ts_device){key, 0}));
 }
 
-/** Checks that storages whose lives overlap have separate places, and that the arena is at most
+/** Checks that storages whose lives overlap have disjoint ranges, and that the arena is at most
  *  5 % larger than the peak. */
-static void check_places(const ts_exec *e)
+static void check_offsets(const ts_exec *e)
 {
     for (uint32_t i = 0; i < e->nstorages; i++)
-        for (uint32_t k = 0; k < i && e->places[i] >= 0; k++) {
+        for (uint32_t k = 0; k < i && e->offsets[i] >= 0; k++) {
             const ts_plan_storage *a = &e->storages[i], *b = &e->storages[k];
-            ck_assert(e->places[k] < 0 || a->last < b->first || b->last < a->first ||
-                      e->places[i] + a->bytes <= e->places[k] ||
-                      e->places[k] + b->bytes <= e->places[i]);
+            ck_assert(e->offsets[k] < 0 || a->last < b->first || b->last < a->first ||
+                      e->offsets[i] + a->bytes <= e->offsets[k] ||
+                      e->offsets[k] + b->bytes <= e->offsets[i]);
         }
     ck_assert_int_ge(e->arena_bytes, e->peak / 2);
     ck_assert_int_le(e->arena_bytes, e->peak + e->peak / 20);
@@ -165,11 +165,11 @@ TS_TEST(a_step_of_gpt2_is_planned_in_twelve_gib, .setup = set_up)
     int64_t dims[] = {32, 1024, 768, 12, 12, 50304, 1};
     compare_gpt *g = compare_gpt_new(dims, 0, NULL, NULL, NULL);
     const ts_exec *e = plan_of(g, 0);
-    check_places(e);
+    check_offsets(e);
     ck_assert_int_le(e->arena_bytes + bytes_outside(g), (int64_t)12 << 30);
     ck_assert_int_lt(e->peak * 4, e->kept_peak * 3);
     ck_assert_int_eq(check_again(e), e->nagain);
-    ck_assert(explains(g->run.compiled, " calls that are made again; arena of "));
+    ck_assert(explains(g->run.compiled, " recomputed calls; arena of "));
     check_stages(e);
     compare_gpt_free(g);
 }
@@ -182,12 +182,12 @@ TS_TEST(steps_of_other_gpts_need_less_memory, .loop = 6, .setup = set_up)
                                         {16, 128, 128, 4, 4, 256, 0}};
     compare_gpt *g = compare_gpt_new(models[_i % 3], _i < 3 ? 0 : 0.2, NULL, NULL, NULL);
     const ts_exec *e = plan_of(g, 1);
-    check_places(e);
+    check_offsets(e);
     ck_assert_int_lt(e->peak * 20, e->kept_peak * 17);
     ck_assert_int_eq(check_again(e), e->nagain);
     ts_compiled_free(g->run.compiled);
     e = plan_of(g, -1);
-    check_places(e);
+    check_offsets(e);
     ck_assert_int_eq(e->peak, e->kept_peak);
     ck_assert_int_eq(e->nagain, 0);
     compare_gpt_free(g);

@@ -101,7 +101,7 @@ TS_TEST(drawn_programs_that_fail_leave_the_error_and_generator_of_calls, .loop =
 
 typedef struct way {
     const char *name;
-    uint64_t first; /* seed of the first program, from TS_TEST_SEED on */
+    uint64_t first;       /* seed of the first program, starting at TS_TEST_SEED */
     ts_compile_opts opts; /* size 0: the defaults */
     enum { ON_CPU, ON_DEVICE, ON_DEVICE_IN_GROUPS } device; /* the mock device of whole.h */
     bool poisoned;        /* arenas are overwritten before and after each use of their bytes */

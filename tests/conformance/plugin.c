@@ -86,7 +86,7 @@ static bool supports(void *state, const ts_frame *frame)
     return strcmp(ts_op_name(frame->op), "relu") != 0 || ts_dtype_of(frame->args[0].t) == TS_F32;
 }
 
-enum { GUARD = 64 }; /* bytes behind each block, so that a spill stays in the process */
+enum { GUARD = 64 }; /* bytes after each block, so that a spill stays in the process */
 
 static void *allocate(void *state, int device, int64_t bytes, ts_stream *stream)
 {

@@ -1,5 +1,6 @@
 /* A program that trains, forks while the library's threads are idle, and calls exit() in parent and
- * child. Exit handlers registered before and after the first call of the library compute too. */
+ * child. Exit handlers that were registered before and after the first call of the library also
+ * compute. */
 /* SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>

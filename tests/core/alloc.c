@@ -59,17 +59,17 @@ static void check_and_free(held *h)
 
 TS_TEST(blocks_keep_their_contents)
 {
-    enum { ROOM = 300 };
-    static held blocks[ROOM];
+    enum { BLOCKS = 300 };
+    static held blocks[BLOCKS];
     uint64_t state = 5;
     for (int i = 0; i < (ts_alloc_system ? 2000 : 20000); i++) {
-        held *h = &blocks[next(&state) % ROOM];
+        held *h = &blocks[next(&state) % BLOCKS];
         if (h->p)
             check_and_free(h);
         else
             *h = take(&state);
     }
-    for (int i = 0; i < ROOM; i++)
+    for (int i = 0; i < BLOCKS; i++)
         if (blocks[i].p)
             check_and_free(&blocks[i]);
 }

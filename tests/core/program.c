@@ -41,7 +41,7 @@ TS_TEST(whole_numbers_are_read_whole_or_refused)
         ck_assert(n == INT64_MAX || !reads(text, n + 1, INT64_MAX, &value));
         ck_assert(n == INT64_MIN || !reads(text, INT64_MIN, n - 1, &value));
         ck_assert_int_eq(value, 77);
-        /* with a byte that is no digit, at any position, the text is no number */
+        /* with a byte that is not a digit, at any position, the text is not a number */
         char other = (char)(1 + (state >> 33) % 255);
         size_t length = strlen(text), at = (state >> 42) % (length + 1);
         if ((other >= '0' && other <= '9') || (other == '-' && at == 0))

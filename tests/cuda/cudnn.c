@@ -327,7 +327,7 @@ TS_TEST(calls_that_cudnn_does_not_support_are_refused)
     c.batch = 0;
     ck_assert(!run(&c, TS_CUDA_CONV_Y));
     c = strided;
-    c.size[2] = 14; /* five elements that no window reads: no padding gives 5 places */
+    c.size[2] = 14; /* five elements that no window reads: no padding gives 5 positions */
     ck_assert(!run(&c, TS_CUDA_CONV_Y));
     operands.x = memory + 2; /* misaligned: this call only */
     ck_assert(!run(&strided, TS_CUDA_CONV_Y));
@@ -455,7 +455,7 @@ TS_TEST(an_unusable_cudnn_library_is_not_used, .loop = 3)
 TS_TEST(cudnn_of_the_active_environment_is_used, FOLDER, .loop = 3)
 {
     static const char *const variables[] = {"VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_PREFIX"};
-    static const char *const places[] = {"lib/python3.12/site-packages/nvidia/cudnn/lib", "lib",
+    static const char *const folders[] = {"lib/python3.12/site-packages/nvidia/cudnn/lib", "lib",
                                          "lib/python3.9/site-packages/nvidia/cudnn/lib"};
     open_fake(1);
     times[OWN] = 9;
@@ -465,7 +465,7 @@ TS_TEST(cudnn_of_the_active_environment_is_used, FOLDER, .loop = 3)
     setenv(variables[_i], folder, 1);
     char command[PATH_MAX];
     snprintf(command, sizeof command, "mkdir -p %s/%s && ln -s %s %s/%s/libcudnn.so.9", folder,
-             places[_i], FAKE_CUDNN, folder, places[_i]);
+             folders[_i], FAKE_CUDNN, folder, folders[_i]);
     ck_assert_int_eq(system(command), 0);
     ck_assert(run(&strided, TS_CUDA_CONV_Y));
     ck_assert_int_gt(fake->runs[0], 0);

@@ -14,14 +14,14 @@ static int64_t drawn(int64_t n)
     return (int64_t)((state >> 33) % (uint64_t)n);
 }
 
-/** A random size below *room, or 1, from small and large ranges; divides *room by it, so that the
- * product of a tensor's sizes stays below the first *room. */
-static int64_t drawn_size(int64_t *room)
+/** A random size below *limit, or 1, from small and large ranges; divides *limit by it, so that the
+ * product of a tensor's sizes stays below the first *limit. */
+static int64_t drawn_size(int64_t *limit)
 {
     static const int64_t most[] = {1, 4, 9, 40, 300, 3000};
     int64_t n = 1 + drawn(most[drawn(6)]);
-    n = n < *room ? n : 1;
-    *room /= n;
+    n = n < *limit ? n : 1;
+    *limit /= n;
     return n;
 }
 
@@ -111,9 +111,9 @@ TS_TEST(reductions_of_drawn_layouts_equal_those_of_the_CPU, .loop = DTYPES,
     for (int turn = 0; turn < 250; turn++) {
         TS_SCOPE;
         int ndim = 1 + (int)drawn(5);
-        int64_t sizes[5], dims[5], n = 0, room = 400000;
+        int64_t sizes[5], dims[5], n = 0, limit = 400000;
         for (int d = 0; d < ndim; d++)
-            sizes[d] = drawn_size(&room);
+            sizes[d] = drawn_size(&limit);
         bool finite = turn % 3, keep = drawn(2);
         ts_tensor *x = drawn_values(sizes, ndim, dtype, finite), *y = ts_to_device(x, device);
         lay_out(&x, &y);
@@ -162,9 +162,9 @@ TS_TEST(pointwise_ops_of_two_dtypes_equal_those_of_the_CPU, .loop = DTYPES, .tim
         TS_SCOPE;
         ts_dtype first = dtypes[_i], second = dtypes[turn % DTYPES];
         int ndim = 1 + (int)drawn(4);
-        int64_t sizes[4], fewer[4], room = 60000;
+        int64_t sizes[4], fewer[4], limit = 60000;
         for (int d = 0; d < ndim; d++) {
-            sizes[d] = drawn_size(&room);
+            sizes[d] = drawn_size(&limit);
             fewer[d] = drawn(3) ? sizes[d] : 1;
         }
         ts_tensor *a = drawn_values(sizes, ndim, first, true), *b = ts_to_device(a, device),
@@ -240,9 +240,9 @@ TS_TEST(pointwise_ops_of_operands_in_any_order_equal_those_of_the_CPU,
         TS_SCOPE;
         ts_dtype second = drawn(2) ? first : dtypes[drawn(DTYPES)];
         int ndim = 1 + (int)drawn(4);
-        int64_t sizes[4], room = 200000;
+        int64_t sizes[4], limit = 200000;
         for (int d = 0; d < ndim; d++)
-            sizes[d] = drawn_size(&room);
+            sizes[d] = drawn_size(&limit);
         ts_tensor *x[2], *y[2], *some[2], *to[2];
         draw_layout(sizes, ndim, first, device, &x);
         draw_layout(sizes, ndim, second, device, &y);
@@ -270,9 +270,9 @@ TS_TEST(cat_of_members_in_any_layout_equals_that_of_the_CPU, .loop = 3, .timeout
     for (int turn = 0; turn < 100; turn++) {
         TS_SCOPE;
         int ndim = 1 + (int)drawn(4), dim = (int)drawn(ndim), n = 2 + (int)drawn(5);
-        int64_t sizes[4], room = 5000;
+        int64_t sizes[4], limit = 5000;
         for (int d = 0; d < ndim; d++)
-            sizes[d] = drawn_size(&room);
+            sizes[d] = drawn_size(&limit);
         ts_tensor *here[6], *there[6];
         for (int k = 0; k < n; k++) {
             ts_tensor *both[2];
@@ -300,8 +300,8 @@ TS_TEST(short_lines_equal_those_of_the_CPU, .loop = 3, .timeout = 120)
     ts_manual_seed((uint64_t)(60 + _i));
     for (int turn = 0; turn < 120; turn++) {
         TS_SCOPE;
-        int64_t room = 300000, inner = drawn(2) ? 1 : drawn_size(&room), n = drawn_size(&room),
-                outer = drawn_size(&room), numel = outer * n * inner;
+        int64_t limit = 300000, inner = drawn(2) ? 1 : drawn_size(&limit), n = drawn_size(&limit),
+                outer = drawn_size(&limit), numel = outer * n * inner;
         int64_t sizes[] = {outer, n, inner};
         ts_tensor *x = drawn_values(sizes, 3, dtype, true),
                   *w = ts_to(ts_normal(sizes, 3, 0, 1, TS_F32), dtype), *y[4], *g[4];
@@ -439,9 +439,9 @@ TS_TEST(sums_at_few_places_of_a_line_equal_those_of_the_CPU, .loop = DTYPES - 1,
     for (int turn = 0; turn < 60; turn++) {
         TS_SCOPE;
         int ndim = 1 + (int)drawn(4), dim = (int)drawn(ndim);
-        int64_t sizes[4], few[4], room = 200000;
+        int64_t sizes[4], few[4], limit = 200000;
         for (int d = 0; d < ndim; d++)
-            few[d] = sizes[d] = drawn_size(&room);
+            few[d] = sizes[d] = drawn_size(&limit);
         few[dim] = 1 + drawn(8); /* more are added in parts, with other bits than the CPU's */
         ts_tensor *x = ts_normal(sizes, ndim, 0, 9, TS_F32),
                   *y = ts_normal(few, ndim, 0, 9, TS_F32),

@@ -10,7 +10,7 @@ typedef struct wide {
     int64_t rows, classes;
     ts_dtype dtype;
     ts_loss_opts opts;
-    bool odd, short_target; /* logits from an address that is no multiple of 16; i32 targets */
+    bool odd, short_target; /* logits from an address that is not a multiple of 16; i32 targets */
 } wide;
 
 /** Uninitialised logits (rows, classes), contiguous, from element 0 (odd: 1) of their memory. */

@@ -37,7 +37,7 @@ struct ts_event {
     uint64_t recorded, happened; /* number of the last recorded, and of the last reached, record */
 };
 
-/* One lock for all queues: the mock is about order, not speed. */
+/* One lock for all queues: the mock tests order, not speed. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct ts_stream own; /* the device's own stream */

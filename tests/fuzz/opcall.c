@@ -66,14 +66,14 @@ static ts_tensor *tensor(input *in, ts_tensor *const *made, int nmade)
 }
 
 /** Memory of the lists and texts that arguments point to. */
-typedef struct room {
+typedef struct buffers {
     ts_tensor *tensors[64];
     int ntensors;
     ts_tensor *lists[TS_MAX_ARGS][4];
     int64_t ints[TS_MAX_ARGS][10];
-} room;
+} buffers;
 
-static ts_value value(input *in, room *r, int i, uint16_t kinds)
+static ts_value value(input *in, buffers *r, int i, uint16_t kinds)
 {
     static const char *const texts[] = {"", "none", "mean", "sum", "tanh",
                                         "a text that no op knows"};
@@ -169,7 +169,7 @@ static int operator_of(input *in)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     TS_SCOPE;
-    static room r;
+    static buffers r;
     input in = {data, data + size};
     int op = operator_of(&in);
     const ts_schema *s = &ts_ops[op].schema;

@@ -28,7 +28,7 @@ TS_TEST(a_checkpoint_round_trips, IN_RUN)
     int64_t step;
     int life;
     ts_files.fsync = fsync;
-    ck_assert(!run_find(dir, &step, &life)); /* no checkpoint is no error */
+    ck_assert(!run_find(dir, &step, &life)); /* no checkpoint is not an error */
     ck_ok(run_save(dir, 0, 1, 0));
     ck_assert(run_find(dir, &step, &life) && step == 0 && life == 1);
     ts_checkpoint *c = ts_checkpoint_open(file_of(0, ""));

@@ -139,7 +139,7 @@ static const struct hostile {
     {"a fourth key", "{'shape': (1,), 'x': 1, 'descr': '|u1'}", 1, TS_ERR_FORMAT, "got 'x'"},
     {"no comma", "{'shape': (1,) 'descr': '|u1'}", 1, TS_ERR_FORMAT, "',' between keys"},
     {"no colon", "{'shape' (1,)}", 1, TS_ERR_FORMAT, "':' after a key"},
-    {"text behind", HEAD("'|u1'", "False", "(1,)") "x", 1, TS_ERR_FORMAT, "nothing behind"},
+    {"text after", HEAD("'|u1'", "False", "(1,)") "x", 1, TS_ERR_FORMAT, "nothing after"},
     {"not closed", "{'shape': (1,)", 1, TS_ERR_FORMAT, "',' between keys"},
     {"no dict", "(1,)", 1, TS_ERR_FORMAT, "'{' of the header"},
     {"an empty header", "", 0, TS_ERR_FORMAT, "'{' of the header"},

@@ -34,7 +34,7 @@ void *arena(size_t bytes)
 bool places_are_empty(void)
 {
     for (int i = 0; i < my->nplaces; i++)
-        for (size_t k = 0; k < ROOM / sizeof *my->places[i]; k++)
+        for (size_t k = 0; k < RESULT_BYTES / sizeof *my->places[i]; k++)
             if (my->places[i][k])
                 return false;
     return true;
@@ -332,17 +332,17 @@ int64_t drawn_count(const char *argument)
 }
 
 /** Memory for a list; sometimes NULL. */
-static void *room(const char *argument)
+static void *buffer(const char *argument)
 {
-    void *made_room = one_in(my->mostly_right ? 60 : 12) ? NULL : arena(ROOM);
+    void *made = one_in(my->mostly_right ? 60 : 12) ? NULL : arena(RESULT_BYTES);
     say_name(argument);
-    say("%s", made_room ? "" : "NULL");
-    my->null_list |= !made_room, my->some_list |= made_room != NULL;
-    return made_room;
+    say("%s", made ? "" : "NULL");
+    my->null_list |= !made, my->some_list |= made != NULL;
+    return made;
 }
 ts_tensor **draw_tensors(const char *argument)
 {
-    ts_tensor **list = room(argument);
+    ts_tensor **list = buffer(argument);
     say("[");
     for (int i = 0; list && i < ENTRIES; i++) {
         list[i] = i && one_in(2) ? list[below(i)] : pick_tensor();
@@ -354,21 +354,21 @@ ts_tensor **draw_tensors(const char *argument)
 }
 ts_tensor **draw_places(const char *argument)
 {
-    ts_tensor **list = room(argument);
+    ts_tensor **list = buffer(argument);
     if (list && my->nplaces < TS_COUNTOF(my->places))
         my->places[my->nplaces++] = list;
     return list;
 }
 ts_tensor ***draw_place_list(const char *argument)
 {
-    ts_tensor ***list = room(argument);
+    ts_tensor ***list = buffer(argument);
     for (int i = 0; list && i < 3; i++)
         list[i] = one_in(3) ? NULL : draw_places("");
     return list;
 }
 const char **draw_strings(const char *argument)
 {
-    const char **list = room(argument);
+    const char **list = buffer(argument);
     for (int i = 0; list && i < ENTRIES; i++)
         list[i] = draw_string("");
     return list;
@@ -376,7 +376,7 @@ const char **draw_strings(const char *argument)
 /** The words of a command line, with a final NULL. */
 char **draw_words(const char *argument)
 {
-    char **list = room(argument);
+    char **list = buffer(argument);
     for (int i = 0; list && i < ENTRIES; i++)
         list[i] = (char *)pick_text();
     return list;
@@ -384,7 +384,7 @@ char **draw_words(const char *argument)
 int draw_argc(const char *argument) { return (void)argument, below(ENTRIES + 1); }
 int64_t *draw_ints(const char *argument)
 {
-    int64_t *list = room(argument);
+    int64_t *list = buffer(argument);
     say("[");
     for (int i = 0; list && i < NUMBERS; i++) {
         list[i] = my->mostly_right && i < my->dims && one_in(2) ? my->shape[i] : pick_number();
@@ -397,27 +397,27 @@ int64_t *draw_ints(const char *argument)
 /** Sizes for which the memory of draw_memory() is large enough, and invalid sizes. */
 int64_t *draw_few(const char *argument)
 {
-    int64_t *list = room(argument);
+    int64_t *list = buffer(argument);
     for (int i = 0; list && i < NUMBERS; i++)
         list[i] = one_in(20) ? INT64_MIN >> below(64) : below(3);
     return list;
 }
 double *draw_doubles(const char *argument)
 {
-    double *list = room(argument);
+    double *list = buffer(argument);
     for (int i = 0; list && i < NUMBERS; i++)
         list[i] = pick_double();
     return list;
 }
-int *draw_int_place(const char *argument) { return room(argument); }
+int *draw_int_place(const char *argument) { return buffer(argument); }
 ts_scalar *draw_scalar_place(const char *argument)
 {
-    ts_scalar *list = room(argument);
+    ts_scalar *list = buffer(argument);
     if (list)
         *list = draw_scalar("*");
     return list;
 }
-void *draw_buffer(const char *argument) { return room(argument); }
+void *draw_buffer(const char *argument) { return buffer(argument); }
 void *draw_memory(const char *argument)
 {
     static _Thread_local _Alignas(64) char elements[1 << 16];

@@ -188,8 +188,8 @@ class Callers:
         fields = self.shapes[plain]
         sized = fields[0][1] in ("size", "struct_size")
         lines = [f"static _Thread_local {plain} a{i}_spare;",
-                 f"{plain} *a{i}_room = arena(sizeof *a{i}_room);",
-                 f"a{i}_room = a{i}_room ? a{i}_room : &a{i}_spare;"]
+                 f"{plain} *a{i}_struct = arena(sizeof *a{i}_struct);",
+                 f"a{i}_struct = a{i}_struct ? a{i}_struct : &a{i}_spare;"]
         for kind, field in fields[1:] if sized else fields:
             if field == "stop" or (plain, field) == ("ts_op_description", "args"):
                 continue
@@ -198,17 +198,17 @@ class Callers:
                 sys.exit(f"generate.py: {function}: nothing draws '{kind}' of {plain}.{field}")
             if f"{plain} {field}" in ARRAYS:
                 for k in range(ARRAYS[f"{plain} {field}"]):
-                    lines.append(f"a{i}_room->{field}[{k}] = one_in(4) ? {value} : {k == 0:d};")
+                    lines.append(f"a{i}_struct->{field}[{k}] = one_in(4) ? {value} : {k == 0:d};")
             elif field.startswith("saves_for"):
-                lines.append(f"a{i}_room->{field}[0] = (uint32_t){value};")
+                lines.append(f"a{i}_struct->{field}[0] = (uint32_t){value};")
             elif is_count(kind, field):
-                lines.append(f"a{i}_room->{field} = one_in(4) ? ({kind}){value} : 2;")
+                lines.append(f"a{i}_struct->{field} = one_in(4) ? ({kind}){value} : 2;")
             else:
                 cast = "(uint32_t)" if kind == "uint32_t" else ""
-                lines.append(f"a{i}_room->{field} = {cast}{value};")
+                lines.append(f"a{i}_struct->{field} = {cast}{value};")
         draws = "draw_structs" if is_list else "draw_sized" if sized else "draw_struct"
-        return lines, f'{draws}("{name}", a{i}_room, sizeof *a{i}_room)' \
-            if draws != "draw_struct" else f'draw_struct("{name}", a{i}_room)'
+        return lines, f'{draws}("{name}", a{i}_struct, sizeof *a{i}_struct)' \
+            if draws != "draw_struct" else f'draw_struct("{name}", a{i}_struct)'
 
     def caller(self, result, function, params):
         """The lines of a call, and the kind of call in flight that it is made in."""
@@ -260,7 +260,7 @@ class Callers:
 
 def is_count(kind, name):
     return kind in ("int", "int64_t", "size_t") and \
-        re.match(r"(n(dims?|\w*s|\w|metadata)?|m|chunks|count|room|argc)$", name) is not None
+        re.match(r"(n(dims?|\w*s|\w|metadata)?|m|chunks|count|capacity|argc)$", name) is not None
 
 
 def reads(header, function):

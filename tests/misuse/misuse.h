@@ -23,7 +23,7 @@ enum {
     MOST_SECONDS = 60,    /* maximum duration of a call, also under a sanitizer */
     ENTRIES = 8,          /* members of a list of tensors */
     NUMBERS = 16,         /* members of a list of integers; more than TS_MAX_DIMS */
-    ROOM = 2048,          /* bytes of a buffer that receives results */
+    RESULT_BYTES = 2048,  /* bytes of a buffer that receives results */
     MADE = 160,           /* maximum number of tensors of a call */
     HANDS = 5             /* the main thread's hand, and those of rows with several threads */
 };

@@ -114,7 +114,7 @@ TS_TEST(a_resumed_run_is_bit_identical_with_one_without_interruption, IN_FOLDER,
     end(&straight);
 }
 
-/** Writes `bytes` bytes, which `change` changes from byte `from` on, to the file "text". */
+/** Writes `bytes` bytes, which `change` changes starting at byte `from`, to the file "text". */
 static void write_text(size_t bytes, size_t from, int change)
 {
     unsigned char text[5000];

@@ -337,9 +337,9 @@ TS_TEST(padding_same_keeps_the_sizes)
     ts_tensor *y = ts_conv2d(x, w, TS_NONE, &same);
     OK(y);
     ck_assert(ts_size(y, 2) == 9 && ts_size(y, 3) == 8);
-    /* 2 rows at both ends; 1 column in front and 2 behind */
+    /* 2 rows at both ends; 1 column before and 2 after */
     ts_conv_opts wide = {.size = sizeof wide, .padding = {2, 2}, .dilation = {2, 1}};
-    ts_tensor *all = ts_conv2d(x, w, TS_NONE, &wide); /* one more column in front */
+    ts_tensor *all = ts_conv2d(x, w, TS_NONE, &wide); /* one more column before */
     ck_assert(distance(y, ts_narrow(all, 3, 1, 8)) < 1e-12);
     same.stride[1] = 2;
     FAILS(TS_ERR_VALUE, ts_conv2d(x, w, TS_NONE, &same));

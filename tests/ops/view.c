@@ -179,11 +179,11 @@ TS_TEST(as_strided_sums_its_gradient_where_elements_lie)
     ts_tensor *x = leaf(TS_SIZES(4)); /* windows that overlap */
     backward_counting(ts_as_strided(x, (int64_t[]){3, 2}, (int64_t[]){1, 1}, 2, 0));
     EXPECT(ts_grad(x), 1, 2 + 3, 4 + 5, 6);
-    /* places count from the storage's start, whatever the strides of the argument */
+    /* positions count from the storage's start, whatever the strides of the argument */
     x = leaf(TS_SIZES(2, 3));
     backward_counting(ts_as_strided(ts_transpose(x, 0, 1), (int64_t[]){2}, (int64_t[]){3}, 1, 1));
     EXPECT(ts_grad(x), 0, 1, 0, 0, 2, 0);
-    x = leaf(TS_SIZES(6)); /* places outside the argument get nothing */
+    x = leaf(TS_SIZES(6)); /* positions outside the argument get nothing */
     backward_counting(ts_as_strided(ts_slice(x, 0, 2, 4, 1), (int64_t[]){3}, (int64_t[]){1}, 1, 1));
     EXPECT(ts_grad(x), 0, 0, 2, 3, 0, 0);
     x = leaf(TS_SIZES(1, 2)); /* three expanded rows share memory */

@@ -240,8 +240,8 @@ TS_TEST(idle_time_belongs_to_scopes_and_layers)
     ts_profile_free(p);
 }
 
-/** Changes of scope without room are counted, and the idle time after the last one with room has no
- *  scope. */
+/** Changes of scope that do not fit into the table are counted, and the idle time after the last
+ * one that fits has no scope. */
 TS_TEST(lost_changes_of_scope_are_reported)
 {
     BEGIN;

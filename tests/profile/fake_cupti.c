@@ -80,7 +80,7 @@ static int64_t real_time(void)
     return host + fake.offset + (int64_t)(fake.drift * (double)(host - fake.drifts_from));
 }
 
-/** Calls the subscriber back at the begin, unless that is 0, and at the end of an API call. */
+/** Calls the subscriber back at the start, unless that is 0, and at the end of an API call. */
 static void call_back(uint32_t domain, uint32_t api, uint32_t id, int64_t begin, int64_t end)
 {
     api_data call = {.correlation = id};

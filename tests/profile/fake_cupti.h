@@ -21,7 +21,7 @@ typedef struct fake_device {
     bool real;          /* use the device's clock: a call begins now, and its work 1 us later or
                            after the work before it */
     int64_t offset;     /* of the device's clock from CLOCK_MONOTONIC, ns */
-    double drift;       /* ns by which the device's clock gains per ns from `drifts_from` on */
+    double drift;       /* ns by which the device's clock gains per ns starting at `drifts_from` */
     int64_t drifts_from; /* on CLOCK_MONOTONIC, ns */
     bool pageable;      /* copies are from pageable memory */
     const char *name;   /* of the next kernels */

@@ -14,6 +14,22 @@ static inline ts_profile *take(void)
     return p;
 }
 
+/** The entry whose `call` begins with the text; NULL if there is none. */
+static inline const ts_entry *find(const ts_profile *p, const char *call)
+{
+    for (int64_t i = 0; i < p->count; i++)
+        if (strncmp(p->entries[i].call, call, strlen(call)) == 0)
+            return &p->entries[i];
+    return NULL;
+}
+
+static inline const ts_entry *must_find(const ts_profile *p, const char *call)
+{
+    const ts_entry *e = find(p, call);
+    ck_assert_msg(e != NULL, "no row of %s", call);
+    return e;
+}
+
 /** The times of rows and the profiler's own time sum to the wall time, up to rounding. */
 static inline void sums(const ts_profile *p)
 {

@@ -173,7 +173,7 @@ TS_TEST(chart_axis_survives_any_range)
                       ends[i / 4 % N], ends[i / 4 / N]);
         ck_assert_int_ge(axis.nticks, 1);
         for (int t = 0; t < axis.nticks; t++) {
-            double place = ts_axis_place(&axis, axis.ticks[t]);
+            double place = ts_axis_position(&axis, axis.ticks[t]);
             ck_assert_msg(place > -0.01 && place < 1.01, "tick %g of [%g, %g] at %g", axis.ticks[t],
                           axis.low, axis.high, place);
             ck_assert(t == 0 || axis.ticks[t] > axis.ticks[t - 1]);

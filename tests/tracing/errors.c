@@ -20,7 +20,7 @@ TS_TEST(a_trace_inside_a_trace_is_refused)
     ts_tensor *in[2] = {numbers(1, TS_SIZES(3)), numbers(2, TS_SIZES(3))}, *out;
     ts_graph *graph;
     FAILS(TS_ERR_STATE, ts_trace(traces, NULL, in, 2, &out, 1, &graph));
-    SAYS("under way in this thread already");
+    SAYS("got a trace inside a trace");
     ck_assert(!ts_graph_get_info(graph).complete);
     ts_graph_free(graph);
     OK(ts_trace(sum_of_two, NULL, in, 2, &out, 1, &graph)); /* the failed trace has ended */

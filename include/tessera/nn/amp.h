@@ -72,15 +72,17 @@ TS_API ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o);
  *  TS_ERR_STATE if there were none. Does nothing if disabled. */
 TS_API ts_status ts_grad_scaler_update(ts_grad_scaler *s);
 
-/** The present scale; waits for the device. 1 if disabled or NULL. */
+/** The current scale; waits for the device. 1 if disabled or NULL. */
 TS_API double ts_grad_scaler_get_scale(const ts_grad_scaler *s);
 /** Number of steps skipped so far; waits for the device. 0 for NULL. */
 TS_API int64_t ts_grad_scaler_skipped(const ts_grad_scaler *s);
 
-/** Writes the scaler's numbers, at most `room`, to out, for checkpoints; out may be NULL. Returns
- *  how many the scaler has; 0 for NULL. Waits for the device. */
-TS_API int64_t ts_grad_scaler_numbers(const ts_grad_scaler *s, ts_named_number *out, int64_t room);
-/** Sets a number by its name; TS_ERR_INDEX for an unknown one, TS_ERR_VALUE for a wrong value. */
+/** Writes at most `capacity` of the scaler's numbers to out, for checkpoints; out may be NULL.
+ * Returns how many the scaler has; 0 for NULL. Waits for the device. */
+TS_API int64_t ts_grad_scaler_numbers(const ts_grad_scaler *s, ts_named_number *out,
+                                      int64_t capacity);
+/** Sets a number by its name; TS_ERR_INDEX for an unknown name, TS_ERR_VALUE for an invalid value.
+ */
 TS_API ts_status ts_grad_scaler_set_number(ts_grad_scaler *s, const char *name, double value);
 
 TS_END_DECLS

@@ -83,10 +83,10 @@ typedef struct ts_multihead_opts {
     double dropout;   /**< probability, applied to the result of "proj" */
 } ts_multihead_opts;
 /**
- * Self-attention: (B, T, width) -> (B, T, width), with the scale 1 / sqrt(width / H). An x without
- * three dims is TS_ERR_SHAPE. Children: "qkv", a linear layer from width to (H + 2 G) * width / H,
- * whose result is queries, keys and values in this order; "proj", a linear layer from width to
- * width; "dropout" if opts->dropout is not 0.
+ * Self-attention: (B, T, width) -> (B, T, width), with the scale 1 / sqrt(width / H). An input
+ * without three dims is TS_ERR_SHAPE. Children: "qkv", a linear layer from width to (H + 2 G) *
+ * width / H, whose result is queries, keys and values in this order; "proj", a linear layer from
+ * width to width; "dropout" if opts->dropout is not 0.
  * @param heads  H, divides width
  */
 TS_API ts_module *ts_multihead_new(int64_t width, int64_t heads, const ts_multihead_opts *opts);

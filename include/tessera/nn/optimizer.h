@@ -124,9 +124,9 @@ typedef struct ts_named_number {
     double value;
 } ts_named_number;
 /** Writes the hyperparameters of all groups except `nesterov`, and for each group "initial_lr", the
- *  lr with which it was added, to out, at most `room` numbers; out may be NULL. Returns how many
- *  numbers there are in total; 0 for NULL. */
-TS_API int64_t ts_optimizer_numbers(const ts_optimizer *o, ts_named_number *out, int64_t room);
+ *  lr with which it was added: at most `capacity` numbers, to out, which may be NULL. Returns how
+ *  many numbers there are in total; 0 for NULL. */
+TS_API int64_t ts_optimizer_numbers(const ts_optimizer *o, ts_named_number *out, int64_t capacity);
 /** Sets a number by its name; the next step checks the value. TS_ERR_INDEX for an unknown name,
  *  TS_ERR_NULL. */
 TS_API ts_status ts_optimizer_set_number(ts_optimizer *o, const char *name, double value);
@@ -160,7 +160,7 @@ typedef struct ts_schedule {
     ts_schedule_kind kind;
     int64_t warmup_steps; /**< steps with a rising factor: (s + 1) / (warmup_steps + 1) at step s,
                                for every kind */
-    int64_t total_steps;  /**< from this step on the factor is final_ratio; CONSTANT ignores it */
+    int64_t total_steps;  /**< the first step with the factor final_ratio; CONSTANT ignores it */
     int64_t decay_steps;  /**< WSD: number of steps of the decay */
     double final_ratio;   /**< last factor; CONSTANT ignores it */
 } ts_schedule;
