@@ -385,13 +385,19 @@ static ts_status make_images(ts_frame *f, ts_tensor *result, ts_tensor *from, ts
 /* ------------------------------------------------------------------------------- weights ---- */
 
 /** Returns the gradient of the weight (groups, rows, depth) over `count` windows from `first` on,
- *  by a matrix product. y: (windows, groups * rows). */
+ *  by a matrix product. y: (windows, groups * rows). The product of all windows is p->into, if that
+ *  is given and there is one group. */
 static ts_tensor *weigh(product *p, ts_tensor *y, int64_t first, int64_t count)
 {
     TS_SCOPE;
     int64_t groups = p->c.groups, rows = ts_size(y, 1) / groups;
     ts_tensor *windows = gathered(p, first, count), *w = NULL;
     y = ts_narrow(y, 0, first, count);
+    if (groups == 1 && p->into && count == p->all) {
+        ts_tensor *to = ts_view(p->into, (int64_t[]){rows, p->depth}, 2);
+        TS_TRY_NULL(ts_mm_out(to, ts_transpose(y, 0, 1), windows));
+        return ts_keep(ts_view(p->into, (int64_t[]){1, rows, p->depth}, 3));
+    }
     if (groups == 1) {
         TS_TRY_NULL(ts_linear_backward(y, windows, TS_NONE, NULL, &w, NULL));
         return ts_keep(ts_view(w, (int64_t[]){1, rows, p->depth}, 3));

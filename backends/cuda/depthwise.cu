@@ -1,11 +1,14 @@
 /**
  * @file depthwise.cu
- * Convolutions with one channel and one feature per group. Channels are innermost, so a thread
- * computes 16 bytes of adjacent channels. These kernels are limited by loads from the first-level
- * cache and by arithmetic, not by memory: a pixel is read once per tap.
+ * Convolutions with one channel and one feature per group. Channels are innermost. Images of bf16,
+ * f16 and f32 with 3 x 3, 5 x 5 or 7 x 7 taps and stride 1 or 2 use rows_kernel
+ * (depthwise_rows.cuh). In all other calls a thread of channels_kernel computes 16 bytes of
+ * adjacent channels. It reads a pixel once per tap, so loads from the first-level cache and
+ * arithmetic limit it, not memory.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/depthwise.h"
+#include "backends/cuda/depthwise_rows.cuh"
 #include "backends/cuda/image.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/windows.cuh"
@@ -106,6 +109,148 @@ template <class T, class F> static cudaError_t with_width(const ts_cuda_window_p
                                                     : f.template operator()<1>();
 }
 
+/* --------------------------------------------------------------------------------- rows ---- */
+
+/** A call of rows_kernel, or taps 0 if it cannot compute the product. */
+struct rows_plan {
+    rows_call call;
+    int taps, stride, strips, copy; /* copy: COPY of the kernel */
+    bool flipped;                   /* the last tap of the weight is added first */
+    int64_t blocks;
+};
+
+enum { PROCESSORS = 132 /* of an H100; with another number, only the time is another */ };
+
+/** Estimate of the cycles of a plan whose pieces have `rows` rows: blocks are resident in waves,
+ * and a warp takes some cycles per row of pixels, or more if too few warps are resident. */
+static double rows_cycles(const rows_plan &p, int64_t blocks, int rows)
+{
+    int taps = p.taps, stride = p.stride, resident = (taps == 3 ? 24 : taps == 5 ? 16 : 8) / p.strips;
+    double row = taps * taps * 8.0 / stride + 100, pixels = rows * stride + taps - stride,
+           each = (double)blocks / (double)PROCESSORS;
+    auto wave = [&](double count) { /* of blocks on a multiprocessor */
+        double full = count * p.strips / 4 * row, alone = 1.3 * row + 150;
+        return 2500 + pixels * (full > alone ? full : alone);
+    };
+    int64_t waves = (int64_t)(each / resident);
+    int left = (int)(each - (double)(waves * resident) + 0.999);
+    return (double)waves * wave(resident) + (left ? wave(left) : 0);
+}
+
+/** Describes an axis for rows_kernel. False if it cannot. */
+static bool rows_axis_of(const ts_cuda_window_product &q, int d, int stride, rows_axis *to)
+{
+    const ts_window_axis &a = q.windows.axis[d];
+    int64_t every = a.shift < 0 ? -a.shift : a.shift;
+    if (a.move != stride || (stride > 1 && every > 1))
+        return false;
+    int64_t base = a.shift < 0 ? a.base + (a.taps - 1) * a.shift : a.base;
+    *to = {(int)a.count, (int)base, (int)q.windows.size[d], (int)every,
+           (int)a.start, (int)a.step, (int)q.size[d], 1, 1};
+    return true;
+}
+
+static int pieces_of(const rows_axis &a, int length)
+{
+    return ((a.count + a.every - 1) / a.every + length - 1) / length;
+}
+
+/** The plan of a product. Sums do not depend on the division into pieces. */
+static rows_plan rows_plan_of(const ts_cuda_window_product &q)
+{
+    constexpr int P = ROWS_COLUMNS;
+    const ts_cuda_windows &w = q.windows;
+    const ts_window_axis *a = w.axis;
+    rows_plan p = {};
+    int64_t taps = a[2].taps, stride = a[2].move, channels = w.channels;
+    bool flat = a[0].taps == 1 && a[0].base == 0 && a[0].move == 1 && a[0].count == w.size[0] &&
+                a[0].start == 0 && a[0].step == 1 && q.size[0] == w.size[0];
+    if (!flat || w.item > 4 || a[1].taps != taps || (taps != 3 && taps != 5 && taps != 7) ||
+        stride < 1 || stride > 2 || (a[1].shift < 0) != (a[2].shift < 0) ||
+        !rows_axis_of(q, 1, (int)stride, &p.call.h) || !rows_axis_of(q, 2, (int)stride, &p.call.w))
+        return p;
+    int64_t lines = q.all / (a[1].count * a[2].count), to = lines * q.size[1] * q.size[2];
+    uintptr_t all = (uintptr_t)q.other | (uintptr_t)q.bias | (uintptr_t)q.to;
+    int64_t pair = 2 * w.item; /* bytes of two channels */
+    bool even = channels % 2 == 0 && all % (uintptr_t)pair == 0;
+    p.copy = even && channels * w.item % 16 == 0 && (uintptr_t)w.image % 16 == 0 ? 16
+             : w.item == 4 || even                                              ? 4
+                                                                                : SHIFTED;
+    if (!is_small(w, q.all * channels) || to > INT32_MAX / channels ||
+        (uintptr_t)w.image % 4 || (p.copy == SHIFTED && channels % 2 == 0))
+        return p;
+    int vector = p.copy == SHIFTED || (p.copy == 4 && w.item == 4) ? 1 : 2,
+        set = ROWS_LANES * vector;
+    rows_axis &h = p.call.h, &v = p.call.w;
+    p.call.channels = (int)channels;
+    p.call.sets = (int)((channels + set - 1) / set);
+    p.flipped = a[2].shift < 0;
+    p.call.kernel_step = p.flipped ? -channels : channels;
+    p.taps = (int)taps;
+    p.stride = (int)stride;
+    int rows = pieces_of(h, 1), best_rows = 0, best_strips = 0;
+    double least = 0;
+    for (p.strips = 2; p.strips <= ROWS_STRIPS; p.strips *= 2) {
+        for (int pieces = 1, length = rows; length; pieces *= 2) {
+            length = (rows + pieces - 1) / pieces;
+            int64_t blocks = lines * p.call.sets * h.every * v.every * pieces_of(h, length) *
+                             pieces_of(v, P * p.strips);
+            double cycles = rows_cycles(p, blocks, length);
+            if (!best_rows || cycles < least)
+                least = cycles, best_rows = length, best_strips = p.strips, p.blocks = blocks;
+            if (length <= 4)
+                break;
+        }
+    }
+    p.strips = best_strips;
+    h.length = best_rows;
+    h.pieces = pieces_of(h, best_rows);
+    v.length = P * best_strips;
+    v.pieces = pieces_of(v, v.length);
+    if (p.blocks > INT32_MAX)
+        p.taps = 0;
+    return p;
+}
+
+template <class T, int V, int COPY, int K, int S>
+static cudaError_t run_rows(const rows_plan &p, const ts_cuda_window_product &q,
+                            cudaStream_t stream)
+{
+    const T *weight = (const T *)q.other;
+    if (p.flipped)
+        weight += (K * K - 1) * p.call.channels;
+    int pixels = (p.strips * ROWS_COLUMNS - 1) * S + K;
+    ts_cuda_grid grid = {dim3((unsigned)p.blocks), dim3((unsigned)(p.strips * ROWS_LANES)),
+                         (unsigned)(ROWS_STAGES * 2 * pixels * rows_pixel<T, V, COPY>::BYTES), 1};
+    return launch(rows_kernel<T, V, K, S, COPY>, grid, stream, p.call, (const T *)q.windows.image,
+                  weight, (const T *)q.bias, (T *)q.to);
+}
+
+template <class T, int V, int COPY>
+static cudaError_t run_rows_of(const rows_plan &p, const ts_cuda_window_product &q,
+                               cudaStream_t stream)
+{
+    auto run = [&]<int K>() {
+        return p.stride == 1 ? run_rows<T, V, COPY, K, 1>(p, q, stream)
+                             : run_rows<T, V, COPY, K, 2>(p, q, stream);
+    };
+    return p.taps == 3   ? run.template operator()<3>()
+           : p.taps == 5 ? run.template operator()<5>()
+                         : run.template operator()<7>();
+}
+
+template <class T>
+static cudaError_t rows(const rows_plan &p, const ts_cuda_window_product &q, cudaStream_t stream)
+{
+    if (p.copy == 16)
+        return run_rows_of<T, 2, 16>(p, q, stream);
+    if constexpr (is_half<T>)
+        return p.copy == 4 ? run_rows_of<T, 2, 4>(p, q, stream)
+                           : run_rows_of<T, 1, SHIFTED>(p, q, stream);
+    else
+        return run_rows_of<T, 1, 4>(p, q, stream);
+}
+
 } // namespace ts
 
 using namespace ts;
@@ -113,10 +258,14 @@ using namespace ts;
 ts_status ts_cuda_multiply_channels(ts_frame *f, const ts_cuda_window_product *q)
 {
     const ts_cuda_windows &w = q->windows;
+    rows_plan plan = rows_plan_of(*q);
     channel_target target = {};
     for (int d = 0; d < 3; d++)
         target.axis[d] = {w.axis[d].start, w.axis[d].step, q->size[d]};
     return with_float(f, [&]<class T>(const call &at) {
+        if constexpr (sizeof(T) < 8)
+            if (plan.taps)
+                return rows<T>(plan, *q, at.stream);
         return with_width<T>(*q, [&]<int V>() {
             int64_t count = w.axis[2].count, strips = (count + STRIP - 1) / STRIP,
                     all = q->all / count * strips * (w.channels / V);
