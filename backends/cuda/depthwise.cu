@@ -137,24 +137,6 @@ static double rows_cycles(const rows_plan &p, int64_t blocks, int rows)
     return (double)waves * wave(resident) + (left ? wave(left) : 0);
 }
 
-/** Describes an axis for rows_kernel. False if it cannot. */
-static bool rows_axis_of(const ts_cuda_window_product &q, int d, int stride, rows_axis *to)
-{
-    const ts_window_axis &a = q.windows.axis[d];
-    int64_t every = a.shift < 0 ? -a.shift : a.shift;
-    if (a.move != stride || (stride > 1 && every > 1))
-        return false;
-    int64_t base = a.shift < 0 ? a.base + (a.taps - 1) * a.shift : a.base;
-    *to = {(int)a.count, (int)base, (int)q.windows.size[d], (int)every,
-           (int)a.start, (int)a.step, (int)q.size[d], 1, 1};
-    return true;
-}
-
-static int pieces_of(const rows_axis &a, int length)
-{
-    return ((a.count + a.every - 1) / a.every + length - 1) / length;
-}
-
 /** The plan of a product. Sums do not depend on the division into pieces. */
 static rows_plan rows_plan_of(const ts_cuda_window_product &q)
 {
@@ -163,11 +145,10 @@ static rows_plan rows_plan_of(const ts_cuda_window_product &q)
     const ts_window_axis *a = w.axis;
     rows_plan p = {};
     int64_t taps = a[2].taps, stride = a[2].move, channels = w.channels;
-    bool flat = a[0].taps == 1 && a[0].base == 0 && a[0].move == 1 && a[0].count == w.size[0] &&
-                a[0].start == 0 && a[0].step == 1 && q.size[0] == w.size[0];
-    if (!flat || w.item > 4 || a[1].taps != taps || (taps != 3 && taps != 5 && taps != 7) ||
-        stride < 1 || stride > 2 || (a[1].shift < 0) != (a[2].shift < 0) ||
-        !rows_axis_of(q, 1, (int)stride, &p.call.h) || !rows_axis_of(q, 2, (int)stride, &p.call.w))
+    if (!rows_are_flat(q) || a[0].start != 0 || a[0].step != 1 || q.size[0] != w.size[0] ||
+        w.item > 4 || a[1].taps != taps || (taps != 3 && taps != 5 && taps != 7) ||
+        (a[1].shift < 0) != (a[2].shift < 0) || !rows_axis_of(q, 1, stride, &p.call.h) ||
+        !rows_axis_of(q, 2, stride, &p.call.w))
         return p;
     int64_t lines = q.all / (a[1].count * a[2].count), to = lines * q.size[1] * q.size[2];
     uintptr_t all = (uintptr_t)q.other | (uintptr_t)q.bias | (uintptr_t)q.to;
@@ -188,13 +169,13 @@ static rows_plan rows_plan_of(const ts_cuda_window_product &q)
     p.call.kernel_step = p.flipped ? -channels : channels;
     p.taps = (int)taps;
     p.stride = (int)stride;
-    int rows = pieces_of(h, 1), best_rows = 0, best_strips = 0;
+    int rows = rows_pieces(h, 1), best_rows = 0, best_strips = 0;
     double least = 0;
     for (p.strips = 2; p.strips <= ROWS_STRIPS; p.strips *= 2) {
         for (int pieces = 1, length = rows; length; pieces *= 2) {
             length = (rows + pieces - 1) / pieces;
-            int64_t blocks = lines * p.call.sets * h.every * v.every * pieces_of(h, length) *
-                             pieces_of(v, P * p.strips);
+            int64_t blocks = lines * p.call.sets * h.every * v.every * rows_pieces(h, length) *
+                             rows_pieces(v, P * p.strips);
             double cycles = rows_cycles(p, blocks, length);
             if (!best_rows || cycles < least)
                 least = cycles, best_rows = length, best_strips = p.strips, p.blocks = blocks;
@@ -204,9 +185,9 @@ static rows_plan rows_plan_of(const ts_cuda_window_product &q)
     }
     p.strips = best_strips;
     h.length = best_rows;
-    h.pieces = pieces_of(h, best_rows);
+    h.pieces = rows_pieces(h, best_rows);
     v.length = P * best_strips;
-    v.pieces = pieces_of(v, v.length);
+    v.pieces = rows_pieces(v, v.length);
     if (p.blocks > INT32_MAX)
         p.taps = 0;
     return p;

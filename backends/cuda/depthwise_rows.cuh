@@ -10,6 +10,7 @@
 #ifndef TS_CUDA_DEPTHWISE_ROWS_CUH
 #define TS_CUDA_DEPTHWISE_ROWS_CUH
 
+#include "backends/cuda/convolution_gemm.h"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/types.cuh"
 
@@ -265,6 +266,31 @@ static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 3 ? 3 : K
         }
         reading = reading == 2 * row * (ROWS_STAGES - 1) ? 0 : reading + 2 * row;
     }
+}
+
+/** True if the first dim only counts planes. */
+inline bool rows_are_flat(const ts_cuda_window_product &q)
+{
+    const ts_window_axis &a = q.windows.axis[0];
+    return a.taps == 1 && a.base == 0 && a.move == 1 && a.count == q.windows.size[0];
+}
+
+/** Describes a dim as one piece. False if its stride is not `stride`, 1 or 2, or is 2 with a
+ * dilation. */
+inline bool rows_axis_of(const ts_cuda_window_product &q, int d, int64_t stride, rows_axis *to)
+{
+    const ts_window_axis &a = q.windows.axis[d];
+    int64_t every = a.shift < 0 ? -a.shift : a.shift,
+            base = a.shift < 0 ? a.base + (a.taps - 1) * a.shift : a.base;
+    *to = {(int)a.count, (int)base, (int)q.windows.size[d], (int)every,
+           (int)a.start, (int)a.step, (int)q.size[d], 1, 1};
+    return a.move == stride && (stride == 1 || (stride == 2 && every == 1));
+}
+
+/** Number of pieces of `length` positions of a phase. */
+inline int rows_pieces(const rows_axis &a, int length)
+{
+    return ((a.count + a.every - 1) / a.every + length - 1) / length;
 }
 
 } // namespace ts
