@@ -114,7 +114,7 @@ template <class T, class F> static cudaError_t with_width(const ts_cuda_window_p
 /** A call of rows_kernel, or taps 0 if it cannot compute the product. */
 struct rows_plan {
     rows_call call;
-    int taps, stride, strips, copy; /* copy: COPY of the kernel */
+    int taps, stride, warps, lanes, copy; /* copy: COPY of the kernel */
     bool flipped;                   /* the last tap of the weight is added first */
     int64_t blocks;
 };
@@ -125,16 +125,22 @@ enum { PROCESSORS = 132 /* of an H100; with another number, only the time is ano
  * and a warp takes some cycles per row of pixels, or more if too few warps are resident. */
 static double rows_cycles(const rows_plan &p, int64_t blocks, int rows)
 {
-    int taps = p.taps, stride = p.stride, resident = (taps == 3 ? 24 : taps == 5 ? 16 : 8) / p.strips;
-    double row = taps * taps * 8.0 / stride + 100, pixels = rows * stride + taps - stride,
+    int taps = p.taps, stride = p.stride, resident = (taps == 3 ? 24 : taps == 5 ? 16 : 8) / p.warps;
+    double row = taps * taps * 8.0 / stride + (p.lanes == ROWS_LANES ? 100 : 160), pixels = rows * stride + taps - stride,
            each = (double)blocks / (double)PROCESSORS;
     auto wave = [&](double count) { /* of blocks on a multiprocessor */
-        double full = count * p.strips / 4 * row, alone = 1.3 * row + 150;
+        double full = count * p.warps / 4 * row, alone = 1.3 * row + 150;
         return 2500 + pixels * (full > alone ? full : alone);
     };
     int64_t waves = (int64_t)(each / resident);
     int left = (int)(each - (double)(waves * resident) + 0.999);
     return (double)waves * wave(resident) + (left ? wave(left) : 0);
+}
+
+/** The next number of lanes that a plan may have; 0: none. */
+static int next_lanes(const rows_plan &p, int item)
+{
+    return p.lanes == ROWS_LANES && item == 2 && p.copy == 16 && p.call.channels <= 32 ? 8 : 0;
 }
 
 /** The plan of a product. Sums do not depend on the division into pieces. */
@@ -161,59 +167,58 @@ static rows_plan rows_plan_of(const ts_cuda_window_product &q)
         (uintptr_t)w.image % 4 || (p.copy == SHIFTED && channels % 2 == 0))
         return p;
     int vector = p.copy == SHIFTED || (p.copy == 4 && w.item == 4) ? 1 : 2,
-        set = ROWS_LANES * vector;
-    rows_axis &h = p.call.h, &v = p.call.w;
+        rows = rows_pieces(p.call.h, 1);
     p.call.channels = (int)channels;
-    p.call.sets = (int)((channels + set - 1) / set);
     p.flipped = a[2].shift < 0;
     p.call.kernel_step = p.flipped ? -channels : channels;
     p.taps = (int)taps;
     p.stride = (int)stride;
-    int rows = rows_pieces(h, 1), best_rows = 0, best_strips = 0;
+    rows_plan best = {};
     double least = 0;
-    for (p.strips = 2; p.strips <= ROWS_STRIPS; p.strips *= 2) {
-        for (int pieces = 1, length = rows; length; pieces *= 2) {
-            length = (rows + pieces - 1) / pieces;
-            int64_t blocks = lines * p.call.sets * h.every * v.every * rows_pieces(h, length) *
-                             rows_pieces(v, P * p.strips);
-            double cycles = rows_cycles(p, blocks, length);
-            if (!best_rows || cycles < least)
-                least = cycles, best_rows = length, best_strips = p.strips, p.blocks = blocks;
-            if (length <= 4)
-                break;
+    rows_axis &h = p.call.h, &v = p.call.w;
+    for (p.lanes = ROWS_LANES; p.lanes; p.lanes = next_lanes(p, w.item)) {
+        p.call.sets = (int)((channels + p.lanes * vector - 1) / (p.lanes * vector));
+        for (p.warps = 2; p.warps <= ROWS_STRIPS; p.warps *= 2) {
+            v.length = P * p.warps * 32 / p.lanes;
+            v.pieces = rows_pieces(v, v.length);
+            for (int pieces = 1;; pieces *= 2) {
+                h.length = (rows + pieces - 1) / pieces;
+                h.pieces = rows_pieces(h, h.length);
+                p.blocks = lines * p.call.sets * h.every * v.every * h.pieces * v.pieces;
+                double cycles = rows_cycles(p, p.blocks, h.length);
+                if (!best.taps || cycles < least)
+                    least = cycles, best = p;
+                if (h.length <= 4)
+                    break;
+            }
         }
     }
-    p.strips = best_strips;
-    h.length = best_rows;
-    h.pieces = rows_pieces(h, best_rows);
-    v.length = P * best_strips;
-    v.pieces = rows_pieces(v, v.length);
-    if (p.blocks > INT32_MAX)
-        p.taps = 0;
-    return p;
+    if (best.blocks > INT32_MAX)
+        best.taps = 0;
+    return best;
 }
 
-template <class T, int V, int COPY, int K, int S>
+template <class T, int V, int COPY, int K, int S, int LANES>
 static cudaError_t run_rows(const rows_plan &p, const ts_cuda_window_product &q,
                             cudaStream_t stream)
 {
     const T *weight = (const T *)q.other;
     if (p.flipped)
         weight += (K * K - 1) * p.call.channels;
-    int pixels = (p.strips * ROWS_COLUMNS - 1) * S + K;
-    ts_cuda_grid grid = {dim3((unsigned)p.blocks), dim3((unsigned)(p.strips * ROWS_LANES)),
-                         (unsigned)(ROWS_STAGES * 2 * pixels * rows_pixel<T, V, COPY>::BYTES), 1};
-    return launch(rows_kernel<T, V, K, S, COPY>, grid, stream, p.call, (const T *)q.windows.image,
+    int pixels = (p.call.w.length - 1) * S + K, pixel = rows_pixel<T, V, COPY, LANES>::BYTES;
+    ts_cuda_grid grid = {dim3((unsigned)p.blocks), dim3((unsigned)(p.warps * 32)),
+                         (unsigned)(ROWS_STAGES * 2 * pixels * pixel), 1};
+    return launch(rows_kernel<T, V, K, S, COPY, LANES>, grid, stream, p.call, (const T *)q.windows.image,
                   weight, (const T *)q.bias, (T *)q.to);
 }
 
-template <class T, int V, int COPY>
+template <class T, int V, int COPY, int LANES = ROWS_LANES>
 static cudaError_t run_rows_of(const rows_plan &p, const ts_cuda_window_product &q,
                                cudaStream_t stream)
 {
     auto run = [&]<int K>() {
-        return p.stride == 1 ? run_rows<T, V, COPY, K, 1>(p, q, stream)
-                             : run_rows<T, V, COPY, K, 2>(p, q, stream);
+        return p.stride == 1 ? run_rows<T, V, COPY, K, 1, LANES>(p, q, stream)
+                             : run_rows<T, V, COPY, K, 2, LANES>(p, q, stream);
     };
     return p.taps == 3   ? run.template operator()<3>()
            : p.taps == 5 ? run.template operator()<5>()
@@ -223,6 +228,9 @@ static cudaError_t run_rows_of(const rows_plan &p, const ts_cuda_window_product 
 template <class T>
 static cudaError_t rows(const rows_plan &p, const ts_cuda_window_product &q, cudaStream_t stream)
 {
+    if constexpr (is_half<T>)
+        if (p.lanes == 8)
+            return run_rows_of<T, 2, 16, 8>(p, q, stream);
     if (p.copy == 16)
         return run_rows_of<T, 2, 16>(p, q, stream);
     if constexpr (is_half<T>)

@@ -17,9 +17,10 @@
 namespace ts {
 
 enum {
-    ROWS_LANES = 32,  /* threads of a strip of columns: one warp, with adjacent channels */
+    ROWS_LANES = 32,  /* threads of a strip of columns, with adjacent channels; a template
+                         parameter LANES is 8 for few channels */
     ROWS_COLUMNS = 4, /* columns of a strip */
-    ROWS_STRIPS = 8,  /* maximum strips of a block; the numbers are 2, 4 and 8 */
+    ROWS_STRIPS = 8,  /* maximum warps of a block; the numbers are 2, 4 and 8 */
     ROWS_STAGES = 4,  /* pairs of rows of pixels in shared memory */
     SHIFTED = 2       /* for COPY, with an odd number of channels: words of 4 bytes, with pixels
                          that begin at any half of a word */
@@ -41,9 +42,9 @@ struct rows_call {
 };
 
 /** COPY: bytes of a copy, 16 or 4, or SHIFTED. */
-template <class T, int V, int COPY> struct rows_pixel {
+template <class T, int V, int COPY, int LANES = ROWS_LANES> struct rows_pixel {
     static constexpr int WORD = COPY == SHIFTED ? 4 : COPY, /* bytes of a copy */
-        BYTES = ROWS_LANES * V * (int)sizeof(T) + (COPY == SHIFTED ? 4 : 0), /* in shared memory */
+        BYTES = LANES * V * (int)sizeof(T) + (COPY == SHIFTED ? 4 : 0), /* in shared memory */
         COPIES = BYTES / WORD;
 };
 
@@ -88,25 +89,25 @@ template <class W> __device__ __forceinline__ void rows_store(void *to, W word, 
                      "r"((int)there) : "memory");
 }
 
-/** Blocks of ROWS_LANES threads per strip, along x: set of channels (fastest), piece and phase of
+/** Blocks of LANES threads per strip, along x: set of channels (fastest), piece and phase of
  * the columns, piece and phase of the rows, plane. weight: the tap that is added first. The sum of
  * an element starts with its bias, then adds rows of taps in their order. The bound on resident
  * blocks leaves as many registers as the weight and the sums need. */
-template <class T, int V, int K, int S, int COPY>
-static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 3 ? 3 : K == 5 ? 2 : 1)
+template <class T, int V, int K, int S, int COPY, int LANES>
+static __global__ void __launch_bounds__(32 * ROWS_STRIPS, K == 3 ? 3 : K == 5 ? 2 : 1)
     rows_kernel(const __grid_constant__ rows_call q, const T *__restrict__ image,
                 const T *__restrict__ weight, const T *__restrict__ bias, T *__restrict__ to)
 {
     using A = wide_t<T>;
     using piece = word_of<vec<T, V>>;
-    using pixel = rows_pixel<T, V, COPY>;
+    using pixel = rows_pixel<T, V, COPY, LANES>;
     constexpr int P = ROWS_COLUMNS, SEEN = (P - 1) * S + K, RING = (K + S - 1) / S,
-                  SET = ROWS_LANES * V, EACH = pixel::WORD / (int)sizeof(T),
+                  SET = LANES * V, EACH = pixel::WORD / (int)sizeof(T),
                   STEPS = 2 / S; /* rows of the result per pair of rows of pixels */
     extern __shared__ __align__(16) unsigned char rows_memory[];
     const rows_axis &h = q.h, &w = q.w;
-    int lane = threadIdx.x % ROWS_LANES, strip = threadIdx.x / ROWS_LANES,
-        strips = blockDim.x / ROWS_LANES, pixels = (strips * P - 1) * S + K;
+    int lane = threadIdx.x % LANES, strip = threadIdx.x / LANES,
+        strips = blockDim.x / LANES, pixels = (strips * P - 1) * S + K;
     unsigned rest = blockIdx.x;
     auto next = [&](int n) {
         unsigned whole = rest / (unsigned)n;
@@ -129,7 +130,8 @@ static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 3 ? 3 : K
     const T *line = image + (((int64_t)plane * h.size + y) * w.size + x) * q.channels + set;
     uint32_t memory = shared_address(rows_memory), row = (uint32_t)(pixels * pixel::BYTES),
              filling = 0, reading = 0;
-    constexpr int SLOTS = COPY == 16 ? (((2 * P - 1) * S + K) * pixel::COPIES + 63) / 64 : 0;
+    constexpr int FEWEST = ((64 / LANES * P - 1) * S + K) * pixel::COPIES, /* of 64 threads */
+                  SLOTS = COPY == 16 ? (FEWEST + 63) / 64 : 0;
     int slot_from[SLOTS + 1], slot_there[SLOTS + 1];
 #pragma unroll
     for (int k = 0; k < SLOTS; k++) {
@@ -157,7 +159,7 @@ static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 3 ? 3 : K
                 if (COPY == SHIFTED) /* `strips` is even, so the next pixels are shifted as well */
                     c -= (int)((uintptr_t)from / 2 & 1);
                 int there = max(0, min(4, (q.channels - set - c) * (int)sizeof(T)));
-                for (int word = lane; word < pixel::COPIES; word += ROWS_LANES, c += SET) {
+                for (int word = lane; word < pixel::COPIES; word += LANES, c += SET) {
                     uint32_t place_of = place + (uint32_t)(strip * pixel::BYTES + word * 4);
                     const T *pixel_of = from + c;
                     int column = at;

@@ -4,7 +4,7 @@
  * sums (parts, taps, channels); a last kernel adds the parts in their order and rounds.
  *
  * Images of bf16, f16 and f32 with 3 x 3, 5 x 5 or 7 x 7 taps, stride 1 or 2, and channels of a
- * multiple of 16 bytes use weigh_rows_kernel (depthwise_weight_rows.cuh).
+ * multiple of 16 bytes, or an even number of halves, use weigh_rows_kernel (depthwise_weight_rows.cuh).
  *
  * Other strides of 1 and 2 along the last dim use weigh_runs_kernel: a thread keeps the pixels of a run
  * of adjacent taps in registers and moves along a line, so it loads a pixel once for all taps of
@@ -235,7 +235,7 @@ static __global__ void __launch_bounds__(32 * RUN_UNITS)
  * shape. */
 struct weigh_rows_plan {
     weigh_rows_call call;
-    int taps, stride, strips;
+    int taps, stride, strips, copy; /* copy: COPY of the kernel */
 };
 
 /** Estimate of the cycles of a plan: the tiles of a block, one after another, by resident warps. */
@@ -256,9 +256,10 @@ static weigh_rows_plan weigh_rows_plan_of(const ts_cuda_window_product &q)
     weigh_rows_plan p = {}, best = {};
     int64_t taps = w.axis[2].taps, stride = w.axis[2].move;
     rows_axis &h = p.call.h, &v = p.call.w;
+    p.copy = w.item == 2 && w.channels % 8 ? 4 : 16;
     if (!rows_are_flat(q) || w.axis[1].taps != taps || (taps != 3 && taps != 5 && taps != 7) ||
         !rows_axis_of(q, 1, stride, &h) || !rows_axis_of(q, 2, stride, &v) || w.item > 4 ||
-        w.channels * w.item % 16 || ((uintptr_t)w.image | (uintptr_t)q.other) % 16 ||
+        w.channels * w.item % p.copy || ((uintptr_t)w.image | (uintptr_t)q.other) % 16 ||
         !is_small(w, q.all * w.channels))
         return p;
     p.taps = (int)taps;
@@ -289,31 +290,41 @@ static weigh_rows_plan weigh_rows_plan_of(const ts_cuda_window_product &q)
     return best;
 }
 
-template <class T, int K, int S>
+template <class T, int K, int S, int COPY>
 static cudaError_t run_weigh_rows(const weigh_rows_plan &p, const ts_cuda_window_product &q,
                                   float *to, cudaStream_t stream)
 {
-    constexpr int V = weigh_rows_channels(K), PIXEL = rows_pixel<T, V, 16>::BYTES;
+    constexpr int V = weigh_rows_channels(K), PIXEL = rows_pixel<T, V, COPY>::BYTES;
     int pixels = 2 * ((p.strips * ROWS_COLUMNS - 1) * S + K) + 2 / S * p.strips * ROWS_COLUMNS,
         stages = ROWS_STAGES * pixels * PIXEL, sums = p.strips * K * ROWS_LANES * V * 4;
     ts_cuda_grid grid = {dim3((unsigned)(p.call.sets * p.call.parts)),
                          dim3((unsigned)(p.strips * ROWS_LANES)),
                          (unsigned)(stages > sums ? stages : sums), 1};
-    return launch(weigh_rows_kernel<T, K, S>, grid, stream, p.call, (const T *)q.windows.image,
+    return launch(weigh_rows_kernel<T, K, S, COPY>, grid, stream, p.call, (const T *)q.windows.image,
                   (const T *)q.other, to);
+}
+
+template <class T, int COPY>
+static cudaError_t weigh_rows_by(const weigh_rows_plan &p, const ts_cuda_window_product &q,
+                                 float *to, cudaStream_t stream)
+{
+    auto run = [&]<int K>() {
+        return p.stride == 1 ? run_weigh_rows<T, K, 1, COPY>(p, q, to, stream)
+                             : run_weigh_rows<T, K, 2, COPY>(p, q, to, stream);
+    };
+    return p.taps == 3   ? run.template operator()<3>()
+           : p.taps == 5 ? run.template operator()<5>()
+                         : run.template operator()<7>();
 }
 
 template <class T>
 static cudaError_t weigh_rows(const weigh_rows_plan &p, const ts_cuda_window_product &q, float *to,
                               cudaStream_t stream)
 {
-    auto run = [&]<int K>() {
-        return p.stride == 1 ? run_weigh_rows<T, K, 1>(p, q, to, stream)
-                             : run_weigh_rows<T, K, 2>(p, q, to, stream);
-    };
-    return p.taps == 3   ? run.template operator()<3>()
-           : p.taps == 5 ? run.template operator()<5>()
-                         : run.template operator()<7>();
+    if constexpr (is_half<T>)
+        if (p.copy == 4)
+            return weigh_rows_by<T, 4>(p, q, to, stream);
+    return weigh_rows_by<T, 16>(p, q, to, stream);
 }
 
 /* ------------------------------------------------------------------------------- parts ---- */

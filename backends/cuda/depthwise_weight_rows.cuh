@@ -28,17 +28,17 @@ struct weigh_rows_call {
 constexpr int weigh_rows_channels(int taps) { return taps == 3 ? 2 : 1; }
 
 /** Block (set of channels, part) of ROWS_LANES times 2, 4 or 8 threads. Writes the sums of the part
- * to `to` (parts, taps, channels). */
-template <class T, int K, int S>
+ * to `to` (parts, taps, channels). COPY: bytes of a copy, 16 or 4. */
+template <class T, int K, int S, int COPY>
 static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 7 ? 1 : 2)
     weigh_rows_kernel(const __grid_constant__ weigh_rows_call q, const T *__restrict__ image,
                       const T *__restrict__ gradient, float *__restrict__ to)
 {
     constexpr int V = weigh_rows_channels(K);
     using piece = word_of<vec<T, V>>;
-    using pixel = rows_pixel<T, V, 16>;
+    using pixel = rows_pixel<T, V, COPY>;
     constexpr int P = ROWS_COLUMNS, SEEN = (P - 1) * S + K, SET = ROWS_LANES * V,
-                  EACH = 16 / (int)sizeof(T), STEPS = 2 / S,
+                  EACH = COPY / (int)sizeof(T), STEPS = 2 / S,
                   RING = S == 1 ? K + 1 : (K + 1) / 2; /* rows of the gradient in registers */
     extern __shared__ __align__(16) unsigned char weigh_memory[];
     const rows_axis &h = q.h, &w = q.w;
@@ -84,7 +84,7 @@ static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 7 ? 1 : 2
             int e = (int)(threadIdx.x + k * blockDim.x), i = e / pixel::COPIES,
                 c = e % pixel::COPIES * EACH, at = x + i * w.every;
             bool there = at >= 0 && at < w.size && set + c < q.channels;
-            slot_there[k] = e >= pixels * pixel::COPIES ? -1 : there ? 16 : 0;
+            slot_there[k] = e >= pixels * pixel::COPIES ? -1 : there ? COPY : 0;
             slot_from[k] = there ? (i * w.every * q.channels + c) * (int)sizeof(T) : 0;
         }
 #pragma unroll
@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 7 ? 1 : 2
             int e = (int)(threadIdx.x + k * blockDim.x), i = e / pixel::COPIES,
                 c = e % pixel::COPIES * EACH;
             bool there = i < columns && set + c < q.channels;
-            grad_there[k] = e >= strips * P * pixel::COPIES ? -1 : there ? 16 : 0;
+            grad_there[k] = e >= strips * P * pixel::COPIES ? -1 : there ? COPY : 0;
             grad_from[k] = there ? (i * w.every * q.channels + c) * (int)sizeof(T) : 0;
         }
         pair = 0;
@@ -110,8 +110,8 @@ static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 7 ? 1 : 2
 #pragma unroll
                 for (int k = 0; k < SLOTS; k++)
                     if (slot_there[k] >= 0)
-                        rows_copy<16>(memory + filling + (uint32_t)r * row +
-                                          (threadIdx.x + k * blockDim.x) * 16,
+                        rows_copy<COPY>(memory + filling + (uint32_t)r * row +
+                                          (threadIdx.x + k * blockDim.x) * COPY,
                                       (const char *)line + slot_from[k], slot_there[k]);
             }
 #pragma unroll
@@ -120,8 +120,8 @@ static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 7 ? 1 : 2
 #pragma unroll
                 for (int k = 0; k < GRADS; k++)
                     if (grad_there[k] >= 0)
-                        rows_copy<16>(memory + filling + 2 * row + (uint32_t)r * grad_row +
-                                          (threadIdx.x + k * blockDim.x) * 16,
+                        rows_copy<COPY>(memory + filling + 2 * row + (uint32_t)r * grad_row +
+                                          (threadIdx.x + k * blockDim.x) * COPY,
                                       there ? (const char *)grad + grad_from[k]
                                             : (const char *)gradient,
                                       there ? grad_there[k] : 0);
