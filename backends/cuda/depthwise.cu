@@ -125,8 +125,10 @@ enum { PROCESSORS = 132 /* of an H100; with another number, only the time is ano
  * and a warp takes some cycles per row of pixels, or more if too few warps are resident. */
 static double rows_cycles(const rows_plan &p, int64_t blocks, int rows)
 {
-    int taps = p.taps, stride = p.stride, resident = (taps == 3 ? 24 : taps == 5 ? 16 : 8) / p.warps;
-    double row = taps * taps * 8.0 / stride + (p.lanes == ROWS_LANES ? 100 : 160), pixels = rows * stride + taps - stride,
+    int taps = p.taps, stride = p.stride,
+        resident = (taps == 3 ? 24 : taps == 5 ? 16 : 8) / p.warps;
+    double row = taps * taps * 8.0 / stride + (p.lanes == ROWS_LANES ? 100 : 160),
+           pixels = rows * stride + taps - stride,
            each = (double)blocks / (double)PROCESSORS;
     auto wave = [&](double count) { /* of blocks on a multiprocessor */
         double full = count * p.warps / 4 * row, alone = 1.3 * row + 150;
@@ -208,8 +210,8 @@ static cudaError_t run_rows(const rows_plan &p, const ts_cuda_window_product &q,
     int pixels = (p.call.w.length - 1) * S + K, pixel = rows_pixel<T, V, COPY, LANES>::BYTES;
     ts_cuda_grid grid = {dim3((unsigned)p.blocks), dim3((unsigned)(p.warps * 32)),
                          (unsigned)(ROWS_STAGES * 2 * pixels * pixel), 1};
-    return launch(rows_kernel<T, V, K, S, COPY, LANES>, grid, stream, p.call, (const T *)q.windows.image,
-                  weight, (const T *)q.bias, (T *)q.to);
+    return launch(rows_kernel<T, V, K, S, COPY, LANES>, grid, stream, p.call,
+                  (const T *)q.windows.image, weight, (const T *)q.bias, (T *)q.to);
 }
 
 template <class T, int V, int COPY, int LANES = ROWS_LANES>

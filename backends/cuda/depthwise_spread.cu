@@ -143,7 +143,8 @@ static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 7 ? 1 : 2
                         for (int n = 0; n < RING; n++) {
                             int k = 2 * n + p % 2;
                             if (j < K && k < K)
-                                s += xs[p / 2 + RING - 1 - n][v] * ks[j < K ? j : 0][k < K ? k : 0][v];
+                                s += xs[p / 2 + RING - 1 - n][v] *
+                                     ks[j < K ? j : 0][k < K ? k : 0][v];
                         }
                         sum[m][a][p][v] = s;
                     }

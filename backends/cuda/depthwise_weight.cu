@@ -3,13 +3,14 @@
  * The gradient of a weight with one channel and one feature per group. Each kernel writes partial
  * sums (parts, taps, channels); a last kernel adds the parts in their order and rounds.
  *
- * Images of bf16, f16 and f32 with 3 x 3, 5 x 5 or 7 x 7 taps, stride 1 or 2, and channels of a
- * multiple of 16 bytes, or an even number of halves, use weigh_rows_kernel (depthwise_weight_rows.cuh).
+ * Images of bf16, f16 and f32 with 3 x 3, 5 x 5 or 7 x 7 taps and stride 1 or 2 use
+ * weigh_rows_kernel (depthwise_weight_rows.cuh), if a pixel has a multiple of 16 bytes or an even
+ * number of halves.
  *
- * Other strides of 1 and 2 along the last dim use weigh_runs_kernel: a thread keeps the pixels of a run
- * of adjacent taps in registers and moves along a line, so it loads a pixel once for all taps of
- * the run. It is limited by multiply-adds. Other strides use weigh_taps_kernel, which loads a pixel
- * for each tap.
+ * Other calls with stride 1 or 2 along the last dim use weigh_runs_kernel: a thread keeps the
+ * pixels of a run of adjacent taps in registers and moves along a line, so it loads a pixel once
+ * for all taps of the run. It is limited by multiply-adds. The remaining calls use
+ * weigh_taps_kernel, which loads a pixel for each tap.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/depthwise.h"
@@ -300,8 +301,8 @@ static cudaError_t run_weigh_rows(const weigh_rows_plan &p, const ts_cuda_window
     ts_cuda_grid grid = {dim3((unsigned)(p.call.sets * p.call.parts)),
                          dim3((unsigned)(p.strips * ROWS_LANES)),
                          (unsigned)(stages > sums ? stages : sums), 1};
-    return launch(weigh_rows_kernel<T, K, S, COPY>, grid, stream, p.call, (const T *)q.windows.image,
-                  (const T *)q.other, to);
+    return launch(weigh_rows_kernel<T, K, S, COPY>, grid, stream, p.call,
+                  (const T *)q.windows.image, (const T *)q.other, to);
 }
 
 template <class T, int COPY>

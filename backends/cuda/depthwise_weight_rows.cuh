@@ -44,7 +44,8 @@ static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 7 ? 1 : 2
     const rows_axis &h = q.h, &w = q.w;
     int lane = threadIdx.x % ROWS_LANES, strip = threadIdx.x / ROWS_LANES,
         strips = blockDim.x / ROWS_LANES, pixels = (strips * P - 1) * S + K,
-        set = (int)(blockIdx.x % (unsigned)q.sets) * SET, part = (int)(blockIdx.x / (unsigned)q.sets),
+        set = (int)(blockIdx.x % (unsigned)q.sets) * SET,
+        part = (int)(blockIdx.x / (unsigned)q.sets),
         tile = (int)((int64_t)q.tiles * part / q.parts),
         tiles = (int)((int64_t)q.tiles * (part + 1) / q.parts) - tile,
         pairs = (S * h.length + K - S + 1) / 2; /* of rows of pixels, in each tile */
@@ -77,8 +78,8 @@ static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 7 ? 1 : 2
             x = x_phase * S + w.base + first * S * w.every;
         y = y_phase * S + h.base + top * S * h.every;
         line = image + (((int64_t)plane * h.size + y) * w.size + x) * q.channels + set;
-        grad = gradient + (((int64_t)plane * h.count + y_phase + top * h.every) * w.count + x_phase +
-                           first * w.every) * q.channels + set;
+        grad = gradient + (((int64_t)plane * h.count + y_phase + top * h.every) * w.count +
+                           x_phase + first * w.every) * q.channels + set;
 #pragma unroll
         for (int k = 0; k < SLOTS; k++) {
             int e = (int)(threadIdx.x + k * blockDim.x), i = e / pixel::COPIES,
