@@ -115,11 +115,11 @@ template <class T, class F> static cudaError_t with_width(const ts_cuda_window_p
 struct rows_plan {
     rows_call call;
     int taps, stride, warps, lanes, copy; /* copy: COPY of the kernel */
-    bool flipped;                   /* the last tap of the weight is added first */
+    bool flipped;                         /* the last tap of the weight is added first */
     int64_t blocks;
 };
 
-enum { PROCESSORS = 132 /* of an H100; with another number, only the time is another */ };
+enum { PROCESSORS = 132 /* of an H100; the number affects only the time */ };
 
 /** Estimate of the cycles of a plan whose pieces have `rows` rows: blocks are resident in waves,
  * and a warp takes some cycles per row of pixels, or more if too few warps are resident. */
@@ -183,6 +183,9 @@ static rows_plan rows_plan_of(const ts_cuda_window_product &q)
         for (p.warps = 2; p.warps <= ROWS_STRIPS; p.warps *= 2) {
             v.length = P * p.warps * 32 / p.lanes;
             v.pieces = rows_pieces(v, v.length);
+            if (2 * ((v.length - 1) * stride + taps) * p.lanes * vector * w.item * ROWS_STAGES >
+                ROWS_MEMORY)
+                break;
             for (int pieces = 1;; pieces *= 2) {
                 h.length = (rows + pieces - 1) / pieces;
                 h.pieces = rows_pieces(h, h.length);

@@ -17,13 +17,14 @@
 namespace ts {
 
 enum {
-    ROWS_LANES = 32,  /* threads of a strip of columns, with adjacent channels; a template
-                         parameter LANES is 8 for few channels */
-    ROWS_COLUMNS = 4, /* columns of a strip */
-    ROWS_STRIPS = 8,  /* maximum warps of a block; the numbers are 2, 4 and 8 */
-    ROWS_STAGES = 4,  /* pairs of rows of pixels in shared memory */
-    SHIFTED = 2       /* for COPY, with an odd number of channels: words of 4 bytes, with pixels
-                         that begin at any half of a word */
+    ROWS_LANES = 32,        /* threads of a strip of columns, with adjacent channels; a template
+                               parameter LANES is 8 for few channels */
+    ROWS_COLUMNS = 4,       /* columns of a strip */
+    ROWS_STRIPS = 8,        /* maximum warps of a block; the numbers are 2, 4 and 8 */
+    ROWS_STAGES = 4,        /* pairs of rows of pixels in shared memory */
+    ROWS_MEMORY = 96 << 10, /* maximum bytes of shared memory; all GPUs from sm_80 on have them */
+    SHIFTED = 2             /* for COPY, with an odd number of channels: words of 4 bytes, with
+                               pixels that begin at any half of a word */
 };
 
 /** Rows or columns. Positions of a phase are `every` apart, and so are the pixels of their taps:

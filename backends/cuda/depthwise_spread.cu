@@ -13,7 +13,7 @@
 
 namespace ts {
 
-enum { PROCESSORS = 132 /* of an H100; with another number, only the time is another */ };
+enum { PROCESSORS = 132 /* of an H100; the number affects only the time */ };
 
 /** Rows or columns. count: pairs; base: element of y with the first pair's number; size: of y;
  * start: position of x of the first pair, which may be -1; to_size: of x. */

@@ -273,6 +273,9 @@ static weigh_rows_plan weigh_rows_plan_of(const ts_cuda_window_product &q)
     for (p.strips = 2; p.strips <= ROWS_STRIPS; p.strips *= 2) {
         v.length = ROWS_COLUMNS * p.strips;
         v.pieces = rows_pieces(v, v.length);
+        if ((2 * ((v.length - 1) * stride + taps) + 2 / stride * v.length) * set * w.item *
+                ROWS_STAGES > ROWS_MEMORY)
+            break;
         int resident = (p.taps == 7 ? 12 : 16) / p.strips * PROCESSORS,
             most = resident < p.call.sets ? 1 : resident / p.call.sets;
         for (int pieces = 1;; pieces *= 2) {
