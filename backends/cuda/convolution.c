@@ -312,11 +312,40 @@ static ts_status make_image(images *i, int64_t form)
                         ts_copy_(to, ts_view(matrix, ts_sizes(to), ts_ndim(to))));
 }
 
+/** Computes all forms of x by one kernel, if it supports the call. */
+static ts_status make_x_at_once(images *i, bool *done)
+{
+    TS_SCOPE;
+    ts_convolution c = ts_kernel_convolution(i->f);
+    ts_tensor *weight = i->weight, *bias = i->bias, *to = last_view(i->to);
+    int item = (int)ts_dtype_size(ts_kernel_dtype(i->f));
+    *done = false;
+    if (c.groups == 1 || c.channels != c.groups || c.features != c.groups || !ts_numel(i->to) ||
+        !ts_cuda_spreads(&c, item, (uintptr_t)ts_kernel_data(i->to) |
+                                   (uintptr_t)ts_kernel_data(i->from)) || !ts_is_contiguous(to))
+        return TS_OK;
+    if (bias)
+        TS_TRY(bias = dense(bias));
+    int64_t taps = ts_numel(weight) / c.channels;
+    weight = ts_view(dense(weight), (int64_t[]){c.channels, taps}, 2);
+    TS_TRY(weight = dense(ts_transpose(weight, 0, 1)));
+    if ((uintptr_t)ts_kernel_data(weight) % 16 || (bias && (uintptr_t)ts_kernel_data(bias) % 16))
+        return TS_OK;
+    *done = true;
+    return ts_cuda_spread_channels(i->f, &c, ts_kernel_data(i->from), ts_kernel_data(weight),
+                                   bias ? ts_kernel_data(bias) : NULL, ts_kernel_data(i->to));
+}
+
 /** Runs own kernels, form by form. */
 static ts_status make_forms(void *context)
 {
     images *i = context;
     int64_t forms = i->to_x ? ts_kernel_window_forms(i->f) : 1;
+    bool done = false;
+    if (forms > 1)
+        TS_TRY(make_x_at_once(i, &done));
+    if (done)
+        return TS_OK;
     for (int64_t form = 0; form < forms; form++)
         TS_TRY(make_image(i, i->to_x ? form : -1));
     return TS_OK;
@@ -385,13 +414,19 @@ static ts_status make_images(ts_frame *f, ts_tensor *result, ts_tensor *from, ts
 /* ------------------------------------------------------------------------------- weights ---- */
 
 /** Returns the gradient of the weight (groups, rows, depth) over `count` windows from `first` on,
- *  by a matrix product. y: (windows, groups * rows). */
+ *  by a matrix product. y: (windows, groups * rows). The product of all windows is p->into, if that
+ *  is given and there is one group. */
 static ts_tensor *weigh(product *p, ts_tensor *y, int64_t first, int64_t count)
 {
     TS_SCOPE;
     int64_t groups = p->c.groups, rows = ts_size(y, 1) / groups;
     ts_tensor *windows = gathered(p, first, count), *w = NULL;
     y = ts_narrow(y, 0, first, count);
+    if (groups == 1 && p->into && count == p->all) {
+        ts_tensor *to = ts_view(p->into, (int64_t[]){rows, p->depth}, 2);
+        TS_TRY_NULL(ts_mm_out(to, ts_transpose(y, 0, 1), windows));
+        return ts_keep(ts_view(p->into, (int64_t[]){1, rows, p->depth}, 3));
+    }
     if (groups == 1) {
         TS_TRY_NULL(ts_linear_backward(y, windows, TS_NONE, NULL, &w, NULL));
         return ts_keep(ts_view(w, (int64_t[]){1, rows, p->depth}, 3));

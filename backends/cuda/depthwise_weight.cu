@@ -3,13 +3,18 @@
  * The gradient of a weight with one channel and one feature per group. Each kernel writes partial
  * sums (parts, taps, channels); a last kernel adds the parts in their order and rounds.
  *
- * Strides of 1 and 2 along the last dim use weigh_runs_kernel: a thread keeps the pixels of a run
- * of adjacent taps in registers and moves along a line, so it loads a pixel once for all taps of
- * the run. It is limited by multiply-adds. Other strides use weigh_taps_kernel, which loads a pixel
- * for each tap.
+ * Images of bf16, f16 and f32 with 3 x 3, 5 x 5 or 7 x 7 taps and stride 1 or 2 use
+ * weigh_rows_kernel (depthwise_weight_rows.cuh), if a pixel has a multiple of 16 bytes or an even
+ * number of halves.
+ *
+ * Other calls with stride 1 or 2 along the last dim use weigh_runs_kernel: a thread keeps the
+ * pixels of a run of adjacent taps in registers and moves along a line, so it loads a pixel once
+ * for all taps of the run. It is limited by multiply-adds. The remaining calls use
+ * weigh_taps_kernel, which loads a pixel for each tap.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/depthwise.h"
+#include "backends/cuda/depthwise_weight_rows.cuh"
 #include "backends/cuda/image.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/windows.cuh"
@@ -225,6 +230,107 @@ static __global__ void __launch_bounds__(32 * RUN_UNITS)
                 to[t * w.channels + v] = sum[t][v];
 }
 
+/* -------------------------------------------------------------------------------- rows ---- */
+
+/** A call of weigh_rows_kernel, or taps 0 if it cannot compute the gradient. Depends only on the
+ * shape. */
+struct weigh_rows_plan {
+    weigh_rows_call call;
+    int taps, stride, strips, copy; /* copy: COPY of the kernel */
+};
+
+/** Estimate of the cycles of a plan: the tiles of a block, one after another, by resident warps. */
+static double weigh_rows_cycles(const weigh_rows_plan &p)
+{
+    const weigh_rows_call &q = p.call;
+    int k = p.taps, s = p.stride, per_block = (q.tiles + q.parts - 1) / q.parts;
+    double row = k * k * ROWS_COLUMNS * weigh_rows_channels(k) * 1.05 / s + 110,
+           warps = (double)q.sets * q.parts * p.strips / (4.0 * (double)PROCESSORS),
+           full = warps * row, alone = 1.3 * row + 150,
+           pixels = per_block * (q.h.length * s + k - s);
+    return pixels * (full > alone ? full : alone) + (double)q.parts * k * k * q.channels / 500;
+}
+
+static weigh_rows_plan weigh_rows_plan_of(const ts_cuda_window_product &q)
+{
+    const ts_cuda_windows &w = q.windows;
+    weigh_rows_plan p = {}, best = {};
+    int64_t taps = w.axis[2].taps, stride = w.axis[2].move;
+    rows_axis &h = p.call.h, &v = p.call.w;
+    p.copy = w.item == 2 && w.channels % 8 ? 4 : 16;
+    if (!rows_are_flat(q) || w.axis[1].taps != taps || (taps != 3 && taps != 5 && taps != 7) ||
+        !rows_axis_of(q, 1, stride, &h) || !rows_axis_of(q, 2, stride, &v) || w.item > 4 ||
+        w.channels * w.item % p.copy || ((uintptr_t)w.image | (uintptr_t)q.other) % 16 ||
+        !is_small(w, q.all * w.channels))
+        return p;
+    p.taps = (int)taps;
+    p.stride = (int)stride;
+    p.call.channels = (int)w.channels;
+    int set = ROWS_LANES * weigh_rows_channels(p.taps), rows = rows_pieces(h, 1),
+        planes = (int)(q.all / (w.axis[1].count * w.axis[2].count));
+    p.call.sets = (p.call.channels + set - 1) / set;
+    double least = 0;
+    for (p.strips = 2; p.strips <= ROWS_STRIPS; p.strips *= 2) {
+        v.length = ROWS_COLUMNS * p.strips;
+        v.pieces = rows_pieces(v, v.length);
+        if ((2 * ((v.length - 1) * stride + taps) + 2 / stride * v.length) * set * w.item *
+                ROWS_STAGES > ROWS_MEMORY)
+            break;
+        int resident = (p.taps == 7 ? 12 : 16) / p.strips * PROCESSORS,
+            most = resident < p.call.sets ? 1 : resident / p.call.sets;
+        for (int pieces = 1;; pieces *= 2) {
+            h.length = (rows + pieces - 1) / pieces;
+            h.pieces = rows_pieces(h, h.length);
+            p.call.tiles = v.pieces * v.every * h.pieces * h.every * planes;
+            int per_block = (p.call.tiles + most - 1) / most;
+            p.call.parts = (p.call.tiles + per_block - 1) / per_block;
+            double cycles = weigh_rows_cycles(p);
+            if (!best.taps || cycles < least)
+                least = cycles, best = p;
+            if (h.length <= 8)
+                break;
+        }
+    }
+    return best;
+}
+
+template <class T, int K, int S, int COPY>
+static cudaError_t run_weigh_rows(const weigh_rows_plan &p, const ts_cuda_window_product &q,
+                                  float *to, cudaStream_t stream)
+{
+    constexpr int V = weigh_rows_channels(K), PIXEL = rows_pixel<T, V, COPY>::BYTES;
+    int pixels = 2 * ((p.strips * ROWS_COLUMNS - 1) * S + K) + 2 / S * p.strips * ROWS_COLUMNS,
+        stages = ROWS_STAGES * pixels * PIXEL, sums = p.strips * K * ROWS_LANES * V * 4;
+    ts_cuda_grid grid = {dim3((unsigned)(p.call.sets * p.call.parts)),
+                         dim3((unsigned)(p.strips * ROWS_LANES)),
+                         (unsigned)(stages > sums ? stages : sums), 1};
+    return launch(weigh_rows_kernel<T, K, S, COPY>, grid, stream, p.call,
+                  (const T *)q.windows.image, (const T *)q.other, to);
+}
+
+template <class T, int COPY>
+static cudaError_t weigh_rows_by(const weigh_rows_plan &p, const ts_cuda_window_product &q,
+                                 float *to, cudaStream_t stream)
+{
+    auto run = [&]<int K>() {
+        return p.stride == 1 ? run_weigh_rows<T, K, 1, COPY>(p, q, to, stream)
+                             : run_weigh_rows<T, K, 2, COPY>(p, q, to, stream);
+    };
+    return p.taps == 3   ? run.template operator()<3>()
+           : p.taps == 5 ? run.template operator()<5>()
+                         : run.template operator()<7>();
+}
+
+template <class T>
+static cudaError_t weigh_rows(const weigh_rows_plan &p, const ts_cuda_window_product &q, float *to,
+                              cudaStream_t stream)
+{
+    if constexpr (is_half<T>)
+        if (p.copy == 4)
+            return weigh_rows_by<T, 4>(p, q, to, stream);
+    return weigh_rows_by<T, 16>(p, q, to, stream);
+}
+
 /* ------------------------------------------------------------------------------- parts ---- */
 
 enum { ADD_COLUMNS = 32, ADD_ROWS = 8 };
@@ -371,13 +477,21 @@ ts_status ts_cuda_weigh_channels(ts_frame *f, const ts_cuda_window_product *q)
     const ts_cuda_windows &w = q->windows;
     ts_device where = ts_kernel_device(f);
     int64_t taps = w.axis[0].taps * w.axis[1].taps * w.axis[2].taps;
-    weigh_plan p = plan_of(*q);
+    weigh_rows_plan rows = weigh_rows_plan_of(*q);
+    weigh_plan p = rows.taps ? weigh_plan{} : plan_of(*q);
+    if (rows.taps)
+        p.parts = rows.call.parts;
     int64_t bytes = p.parts * taps * w.channels * (w.item == 8 ? 8 : 4);
     void *sums = ts_scratch_take(where, bytes);
     if (!sums)
         return ts_error_code();
     ts_status status = with_float(f, [&]<class T>(const call &at) {
-        cudaError_t e = weigh<T>(p, *q, sums, at.stream);
+        cudaError_t e;
+        if constexpr (sizeof(T) < 8)
+            e = rows.taps ? weigh_rows<T>(rows, *q, (float *)sums, at.stream)
+                          : weigh<T>(p, *q, sums, at.stream);
+        else
+            e = weigh<T>(p, *q, sums, at.stream);
         if (e != cudaSuccess)
             return e;
         return launch(

@@ -144,6 +144,57 @@ TS_TEST(convolutions_equal_those_of_the_CPU, .loop = 2 * 4, .timeout = 240)
     }
 }
 
+/** Depthwise calls for rows_kernel: square kernels with strides of 1 and 2, channels that are
+ *  multiples of 8, even or odd, several pieces of rows and columns. */
+static void draw_depthwise(problem *p, ts_dtype dtype, int turn)
+{
+    int64_t kernel = 3 + 2 * drawn(0, 2), stride = drawn(1, 2), dilation = 1,
+            channels = turn % 3 == 0   ? 8 * drawn(1, 20)
+                       : turn % 3 == 1 ? 2 * drawn(1, 60)
+                                       : 2 * drawn(0, 60) + 1,
+            extent, x_sizes[5] = {drawn(1, 3), channels}, w_sizes[5] = {channels, 1};
+    if (stride == 1 && drawn(0, 2) == 0)
+        dilation = drawn(2, 3);
+    extent = dilation * (kernel - 1) + 1;
+    *p = (problem){.dims = turn % 7 == 6 ? 3 : 2, .transposed = turn % 4 == 3,
+                   .opts = {.size = sizeof p->opts, .groups = channels}};
+    for (int d = 0; d < p->dims; d++) {
+        bool flat = p->dims == 3 && d == 0; /* 1 x K x K */
+        w_sizes[2 + d] = flat ? 1 : kernel;
+        p->opts.stride[d] = flat ? 1 : stride;
+        p->opts.dilation[d] = flat ? 1 : dilation;
+        p->opts.padding[d] = flat ? 0 : drawn(0, extent / 2);
+        x_sizes[2 + d] = flat ? drawn(1, 3) : extent + drawn(0, turn % 5 ? 24 : 70);
+    }
+    p->x = numbers(x_sizes, p->dims + 2, dtype);
+    p->w = numbers(w_sizes, p->dims + 2, dtype);
+    p->b = drawn(0, 1) ? numbers(&channels, 1, dtype) : TS_NONE;
+    ts_tensor *y = convolve(p, p->x, p->w, p->b);
+    OK(y);
+    p->g = numbers(ts_sizes(y), ts_ndim(y), dtype);
+}
+
+TS_TEST(depthwise_convolutions_equal_those_of_the_CPU, .loop = 2 * 3, .timeout = 240)
+{
+    int turns = select_kernels(_i, 60);
+    GPU(device);
+    ts_dtype dtype = dtypes[_i / 2];
+    state = (uint64_t)(23 + _i);
+    ts_manual_seed((uint64_t)_i);
+    static const char *const names[] = {"y", "gradient of x", "gradient of w", "gradient of b"};
+    for (int turn = 0; turn < turns; turn++) {
+        TS_SCOPE;
+        problem p;
+        ts_tensor *want[4], *got[4];
+        draw_depthwise(&p, dtype, turn);
+        run(&p, TS_DEVICE_CPU, TS_F64, want);
+        run(&p, device, dtype, got);
+        for (int i = 0; i < 4; i++)
+            if (want[i])
+                assert_alike(got[i], want[i], dtype, names[i], turn);
+    }
+}
+
 /* Calls for the wgmma and mma kernels: several tiles per group, partial tiles, dilated and strided
  * taps, several parts of the windows. */
 static void draw_wide(problem *p, ts_dtype dtype, int turn)
