@@ -3,7 +3,7 @@
  * Convolutions with one channel and one feature per group. Channels are innermost. Images of bf16,
  * f16 and f32 with 3 x 3, 5 x 5 or 7 x 7 taps and stride 1 or 2 use rows_kernel
  * (depthwise_rows.cuh). In all other calls a thread of channels_kernel computes 16 bytes of
- * adjacent channels. It reads a pixel once per tap, so loads from the first-level cache and
+ * adjacent channels. It reads a pixel once per tap, so loads from the L1 cache and
  * arithmetic limit it, not memory.
  */
 // SPDX-License-Identifier: MIT

@@ -81,6 +81,7 @@ template <class T> bool line_tiles_of(const lines &l, line_tiles &t, int most_la
 template <class T, int INPUTS> struct tile_line {
     T *at[INPUTS];
     int step, first, count, lanes;
+    int64_t number; /* index of the line in the tensor: o * inner + j */
 
     /** Calls f(i) with the offset i of each of this thread's elements, for get() and put(). */
     template <class F> __device__ __forceinline__ void each(F &&f) const
@@ -118,16 +119,19 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     const line_tiles &t = a.t;
     int count = (int)t.l.count, size, n, width = t.width;
     int64_t start, leap = t.l.inner; /* leap: stride of a line's elements in the tensor */
+    int64_t first_number;
     if (t.outers) {
         int64_t o = (int64_t)blockIdx.x * t.outers;
         int outers = (int)(t.l.outer - o < t.outers ? t.l.outer - o : t.outers);
         start = o * count * leap;
+        first_number = o * leap;
         n = outers * width;
         size = t.outers * width * count;
     } else {
         int64_t parts = (leap + width - 1) / width, o = blockIdx.x / parts,
                 j = (blockIdx.x - o * parts) * width;
         start = o * count * leap + j;
+        first_number = o * leap + j;
         n = (int)(leap - j < width ? leap - j : width);
         size = width * count;
     }
@@ -169,6 +173,7 @@ static __global__ void __launch_bounds__(TILE_THREADS)
         l.first = threadIdx.x & (lanes - 1);
         l.count = line < n ? count : 0;
         l.lanes = lanes;
+        l.number = first_number + line;
         a.f(l);
     }
     __syncthreads();

@@ -24,8 +24,10 @@ struct lines {
     double *numbers = nullptr;   /* partial results (reductions, tiles, shares, X) */
     unsigned *arrived = nullptr; /* (tiles), initially 0: number of partial results stored */
 
+    /** Lines of a tile (X): 1 if elements of a line are adjacent. */
+    int width() const { return inner == 1 ? 1 : inner < 16 ? 8 : 32; }
     /** Number of tiles: blocks if no tile is shared. */
-    int64_t tiles() const { return inner == 1 ? outer : outer * ((inner + 31) / 32); }
+    int64_t tiles() const { return outer * ((inner + width() - 1) / width()); }
 };
 
 enum {
@@ -148,12 +150,14 @@ cudaError_t lines_launch(void (*kernel)(lines, P...), lines l, dim3 block,
                : e;
 }
 
-/** Calls f.operator()<X, Y>(block), which launches the kernel: X is 32 if lines are adjacent,
- * else 1. */
+/** Calls f.operator()<X, Y>(block), which launches the kernel: X is l.width(). */
 template <class F> cudaError_t lines_dispatch(const lines &l, F &&f)
 {
-    return l.inner == 1 ? f.template operator()<1, 256>(dim3(1, 256))
-                        : f.template operator()<32, 16>(dim3(32, 16));
+    switch (l.width()) {
+    case 1: return f.template operator()<1, 256>(dim3(1, 256));
+    case 8: return f.template operator()<8, 64>(dim3(8, 64));
+    default: return f.template operator()<32, 16>(dim3(32, 16));
+    }
 }
 
 } // namespace ts

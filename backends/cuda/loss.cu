@@ -5,6 +5,7 @@
  * in double, in a fixed order.
  */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/aligned.cuh"
 #include "backends/cuda/lines.cuh"
 #include "backends/cuda/loss_pairs.cuh"
 #include "backends/cuda/loss_rows.cuh"
@@ -501,13 +502,6 @@ template <class T> static ts_status grad_classes(ts_frame *f)
     const T *x = data_of<T>(f->args[0]);
     T *dx = data_of<T>(f->rets[0]);
     A *loss = data_of<A>(f->rets[1]);
-    /* computes an unaligned dx in aligned memory and copies it, so that the bits are the same */
-    bool apart = aligned16(x) && !aligned16(dx);
-    int64_t bytes = s.positions * c.l.count * (int64_t)sizeof(T);
-    class_scratch copy(f, apart ? bytes : 0);
-    if (!copy.data)
-        return ts_error_code();
-    T *place = apart ? (T *)copy.parts() : dx;
     unsigned long long *count = nullptr;
     position_sums<T> sums = {s.known()};
     TS_CUDA_TRY(on_device(f, [&](const call &k) {
@@ -517,7 +511,7 @@ template <class T> static ts_status grad_classes(ts_frame *f)
         cudaError_t e = cudaErrorNotSupported;
         if constexpr (sizeof(T) < 8)
             if (dx && c.l.inner == 1)
-                e = cross_entropy_grad_rows<T>({x, target, place, count, s.known(), s.numbers(),
+                e = cross_entropy_grad_rows<T>({x, target, dx, count, s.known(), s.numbers(),
                                                 s.totals(), s.positions, c.l.count, c.ignored,
                                                 (A)(c.smoothing / (double)c.l.count),
                                                 (A)(1 - c.smoothing)},
@@ -534,8 +528,6 @@ template <class T> static ts_status grad_classes(ts_frame *f)
         if (s.positions)
             cross_entropy_kernel<T, A><<<(unsigned)s.blocks, dim3(1, POSITIONS), 0, k.stream>>>(
                 c, x, target, sums, once ? nullptr : s.numbers(), none ? loss : nullptr, s.parts());
-        if (once && apart)
-            cudaMemcpyAsync(dx, place, bytes, cudaMemcpyDeviceToDevice, k.stream);
         if (dx && !once)
             launch_slopes<T>(c, nullptr, false, count, x, target, s.numbers(), s.shares(), dx,
                              k.stream);
@@ -716,6 +708,7 @@ static ts_status kl_div_backward(ts_frame *f)
 #define ROWS(name) \
     {#name, name, floats, false}, {#name "_backward", name##_backward, floats, false, false, true}
 #define PAIRS(name) {#name, name, floats, true}, {#name "_backward", name##_backward, floats, true}
-TS_CUDA_FAMILY(loss, ROWS(cross_entropy), {"cross_entropy_grad", cross_entropy_grad, floats, false},
+TS_CUDA_FAMILY(loss, ROWS(cross_entropy),
+               {"cross_entropy_grad", on_aligned<cross_entropy_grad>, floats, false},
                ROWS(nll_loss), PAIRS(mse_loss), PAIRS(l1_loss), PAIRS(smooth_l1_loss),
                PAIRS(huber_loss), PAIRS(binary_cross_entropy_with_logits), PAIRS(kl_div))

@@ -111,8 +111,10 @@ static ts_status product_with(ts_frame *f, const ts_cuda_matrix *a, const ts_cud
     if (!ts_dtype_is_float(dtype))
         return ts_cuda_gemm_integers(f, dtype, a, b, c, batches, then.bias);
     ts_cuda_padding p;
-    if (!ts_cuda_pads(dtype, a, b, c, batches, &then, &p))
+    if (!ts_cuda_pads(dtype, a, b, c, batches, &then, &p)) {
+        ts_cuda_log_direct(f, dtype, a, b, c, batches);
         return ts_cuda_gemm(f, dtype, a, b, c, batches, &then);
+    }
     if (p.a && ready) {
         p.a = false;
         a = ready;

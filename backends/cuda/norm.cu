@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/aligned.cuh"
 #include "backends/cuda/frame.cuh"
-#include "backends/cuda/lines.cuh"
+#include "backends/cuda/line_tiles.cuh"
 #include "backends/cuda/norm_backward_rows.cuh"
 #include "backends/cuda/norm_rows.cuh"
 #include "backends/cuda/statistics.cuh"
@@ -10,7 +10,7 @@
 
 using namespace ts;
 
-/* --------------------------------------------------------- rows that registers do not hold ---- */
+/* ---------------------------------- rows without a shape in rows.cuh and row_stream.cuh ---- */
 
 enum { LONG = 256 }; /* threads per block; blocks may share a row (lines.cuh) */
 
@@ -79,6 +79,33 @@ static __global__ void __launch_bounds__(LONG)
     }
 }
 
+/** A short row of gradients g with elements x becomes the gradient of x. */
+template <class T, bool RMS> struct norm_gradient_of {
+    const T *weight; /* NULL: 1 */
+    const wide_t<T> *mean, *rstd;
+
+    template <class L> __device__ __forceinline__ void operator()(const L &l) const
+    {
+        using A = wide_t<T>;
+        bool some = l.count > 0; /* else there is no such row */
+        A centre = RMS || !some ? (A)0 : mean[l.number], factor = some ? rstd[l.number] : (A)0,
+          dot = 0, shift = 0, n = (A)l.count;
+        auto weighted = [&](int i) {
+            return l.get(0, i) * (weight ? widen(weight[i]) : (A)1);
+        };
+        l.each([&](int i) {
+            A q = weighted(i);
+            dot += q * (l.get(1, i) - centre) * factor;
+            shift += q;
+        });
+        dot = l.template reduce<op_sum>(dot) / n;
+        shift = RMS ? (A)0 : l.template reduce<op_sum>(shift) / n;
+        l.each([&](int i) {
+            l.put(i, factor * (weighted(i) - shift - (l.get(1, i) - centre) * factor * dot));
+        });
+    }
+};
+
 /** Partial gradients of weight and bias: for each column, sums of g times the normalized x, and of
  * g, over the rows of share blockIdx.y. They become row blockIdx.y of dweight and dbias, each
  * (shares, n) or NULL. */
@@ -115,7 +142,11 @@ static cudaError_t backward_long(const T *g, const T *x, const T *weight, const 
 {
     int64_t rows = l.outer, n = l.count;
     cudaError_t e = cudaSuccess;
-    if (dx)
+    line_tiles tiles;
+    if (dx && line_tiles_of<T>(l, tiles))
+        e = tiles_launch<T, 2>(tiles, norm_gradient_of<T, RMS>{weight, mean, rstd}, {g, x}, dx,
+                               stream);
+    else if (dx)
         e = lines_launch(long_backward_kernel<T, RMS>, l, dim3(1, LONG), shared, stream, g, x,
                          weight, mean, rstd, dx);
     if ((!dweight && !dbias) || e != cudaSuccess)

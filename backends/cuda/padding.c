@@ -190,6 +190,17 @@ static void log_padding(const ts_frame *f, const ts_cuda_padding *p)
                  p->c ? " result," : "", call);
 }
 
+void ts_cuda_log_direct(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a,
+                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches)
+{
+    char call[512];
+    if (!ts_log_on("matmul") || !ts_cuda_is_uneven(dtype, a, b, c, batches))
+        return;
+    ts_frame_describe(f, call, sizeof call);
+    ts_log_write("matmul", "cuda, without padding %lld x %lld x %lld in %s", (long long)c->rows,
+                 (long long)a->columns, (long long)c->columns, call);
+}
+
 /** Operands of a padded product, and its scratch memory. */
 typedef struct padded_product {
     ts_cuda_matrix made[3], end; /* a, b, c; end: the padded copy of the last columns of b */

@@ -27,6 +27,10 @@ bool ts_cuda_pads(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix 
                   const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then,
                   ts_cuda_padding *padding);
 
+/** Writes a line to the log's topic `matmul` if ts_cuda_is_uneven(): the product is not padded. */
+void ts_cuda_log_direct(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
+                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches);
+
 /** ts_cuda_gemm_is_there() for the padded product. */
 bool ts_cuda_padded_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                                   const ts_cuda_matrix *b, const ts_cuda_matrix *c,

@@ -1,41 +1,7 @@
 /** @file layouts.c  Reductions, pointwise ops, softmax and scatters on CUDA over random layouts and
  * dtypes, compared with the CPU. */
 // SPDX-License-Identifier: MIT
-#include "tests/cuda/cuda.h"
-
-#include <math.h>
-
-static uint64_t state;
-
-/** A random integer from 0 to n - 1. */
-static int64_t drawn(int64_t n)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (int64_t)((state >> 33) % (uint64_t)n);
-}
-
-/** A random size below *limit, or 1, from small and large ranges; divides *limit by it, so that the
- * product of a tensor's sizes stays below the first *limit. */
-static int64_t drawn_size(int64_t *limit)
-{
-    static const int64_t most[] = {1, 4, 9, 40, 300, 3000};
-    int64_t n = 1 + drawn(most[drawn(6)]);
-    n = n < *limit ? n : 1;
-    *limit /= n;
-    return n;
-}
-
-/** Random integers with many ties, as `dtype`; unless `finite`, also NaN and -infinity. */
-static ts_tensor *drawn_values(const int64_t *sizes, int ndim, ts_dtype dtype, bool finite)
-{
-    ts_tensor *x = ts_round(ts_normal(sizes, ndim, 0, 3, TS_F32));
-    if (!finite) {
-        ts_tensor *rare = ts_uniform(sizes, ndim, 0, 1, TS_F32);
-        x = ts_masked_fill_scalar(x, ts_lt_scalar(rare, 0.0005), NAN);
-        x = ts_masked_fill_scalar(x, ts_gt_scalar(rare, 0.6), -INFINITY);
-    }
-    return ts_to(ts_dtype_is_float(dtype) ? x : ts_abs(x), dtype);
-}
+#include "tests/cuda/drawn.h"
 
 /** Replaces *a and *b, the same tensor on two devices, by equal random views: permuted dims, and a
  * slice or an expansion of one dim. */
@@ -66,39 +32,8 @@ static void lay_out(ts_tensor **a, ts_tensor **b)
     }
 }
 
-static double *doubles_of(ts_tensor *t)
-{
-    t = ts_to(ts_to_device(ts_contiguous(t), TS_DEVICE_CPU), TS_F64);
-    OK(t);
-    double *values = malloc((size_t)ts_numel(t) * sizeof *values + 1);
-    OK(ts_copy_to(t, values, (size_t)ts_numel(t) * sizeof *values));
-    return values;
-}
-
-/** Asserts that elements differ by at most relative * |want| + absolute. */
-static void assert_alike(ts_tensor *got, ts_tensor *want, double relative, double absolute,
-                         const char *what, ts_dtype dtype)
-{
-    OK(got);
-    OK(want);
-    ck_assert_int_eq(ts_numel(got), ts_numel(want));
-    double *a = doubles_of(got), *b = doubles_of(want);
-    for (int64_t i = 0; i < ts_numel(got); i++) {
-        bool alike = a[i] == b[i] || (isnan(a[i]) && isnan(b[i])) ||
-                     fabs(a[i] - b[i]) <= relative * fabs(b[i]) + absolute;
-        ck_assert_msg(alike, "%s of %s, result %lld of %lld: got %.9g, expected %.9g", what,
-                      ts_dtype_name(dtype), (long long)i, (long long)ts_numel(got), a[i], b[i]);
-    }
-    free(a);
-    free(b);
-}
-
 static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16, TS_F64, TS_I64, TS_I32, TS_U8, TS_BOOL};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
-static double unit_of(ts_dtype dtype)
-{
-    return dtype == TS_BF16 ? 0x1p-8 : dtype == TS_F16 ? 0x1p-11 : 0x1p-21;
-}
 
 /** Indices and values of extremes equal the CPU's; sums differ by rounding. */
 TS_TEST(reductions_of_drawn_layouts_equal_those_of_the_CPU, .loop = DTYPES,
@@ -106,8 +41,7 @@ TS_TEST(reductions_of_drawn_layouts_equal_those_of_the_CPU, .loop = DTYPES,
 {
     GPU(device);
     ts_dtype dtype = dtypes[_i];
-    state = (uint64_t)(77 + _i);
-    ts_manual_seed((uint64_t)_i);
+    seed_draws((uint64_t)(77 + _i));
     for (int turn = 0; turn < 250; turn++) {
         TS_SCOPE;
         int ndim = 1 + (int)drawn(5);
@@ -156,8 +90,7 @@ TS_TEST(pointwise_ops_of_two_dtypes_equal_those_of_the_CPU, .loop = DTYPES, .tim
 {
     static binary *const ops[] = {ts_add, ts_mul, ts_maximum, ts_div};
     GPU(device);
-    state = (uint64_t)(5 + _i);
-    ts_manual_seed((uint64_t)(40 + _i));
+    seed_draws((uint64_t)(5 + _i));
     for (int turn = 0; turn < 160; turn++) {
         TS_SCOPE;
         ts_dtype first = dtypes[_i], second = dtypes[turn % DTYPES];
@@ -234,8 +167,7 @@ TS_TEST(pointwise_ops_of_operands_in_any_order_equal_those_of_the_CPU,
     static binary *const ops[] = {ts_add, ts_mul, ts_maximum, ts_lt};
     GPU(device);
     ts_dtype first = dtypes[_i];
-    state = (uint64_t)(3001 + _i);
-    ts_manual_seed((uint64_t)(90 + _i));
+    seed_draws((uint64_t)(3001 + _i));
     for (int turn = 0; turn < 200; turn++) {
         TS_SCOPE;
         ts_dtype second = drawn(2) ? first : dtypes[drawn(DTYPES)];
@@ -265,8 +197,7 @@ TS_TEST(cat_of_members_in_any_layout_equals_that_of_the_CPU, .loop = 3, .timeout
 {
     static const ts_dtype some[] = {TS_F32, TS_BF16, TS_U8};
     GPU(device);
-    state = (uint64_t)(511 + _i);
-    ts_manual_seed((uint64_t)_i);
+    seed_draws((uint64_t)(511 + _i));
     for (int turn = 0; turn < 100; turn++) {
         TS_SCOPE;
         int ndim = 1 + (int)drawn(4), dim = (int)drawn(ndim), n = 2 + (int)drawn(5);
@@ -296,8 +227,7 @@ TS_TEST(short_lines_equal_those_of_the_CPU, .loop = 3, .timeout = 120)
 {
     GPU(device);
     ts_dtype dtype = dtypes[_i];
-    state = (uint64_t)(900 + _i);
-    ts_manual_seed((uint64_t)(60 + _i));
+    seed_draws((uint64_t)(900 + _i));
     for (int turn = 0; turn < 120; turn++) {
         TS_SCOPE;
         int64_t limit = 300000, inner = drawn(2) ? 1 : drawn_size(&limit), n = drawn_size(&limit),
@@ -339,8 +269,7 @@ TS_TEST(sums_at_few_places_of_long_lines_are_exact, .loop = DTYPES - 1, .timeout
 {
     GPU(device);
     ts_dtype dtype = dtypes[_i];
-    state = (uint64_t)(400 + _i);
-    ts_manual_seed((uint64_t)(90 + _i));
+    seed_draws((uint64_t)(400 + _i));
     for (int turn = 0; turn < 12; turn++) {
         TS_SCOPE;
         int dim = (int)drawn(3);
@@ -374,8 +303,7 @@ TS_TEST(sums_of_few_rows_are_exact, .loop = DTYPES - 1, .timeout = 60)
 {
     GPU(device);
     ts_dtype dtype = dtypes[_i];
-    state = (uint64_t)(600 + _i);
-    ts_manual_seed((uint64_t)(70 + _i));
+    seed_draws((uint64_t)(600 + _i));
     for (int turn = 0; turn < 24; turn++) {
         TS_SCOPE;
         int dim = (int)drawn(3);
@@ -407,8 +335,7 @@ TS_TEST(reductions_of_columns_do_not_depend_on_alignment, .loop = 3)
 {
     GPU(device);
     ts_dtype dtype = dtypes[_i];
-    state = (uint64_t)(500 + _i);
-    ts_manual_seed((uint64_t)(70 + _i));
+    seed_draws((uint64_t)(500 + _i));
     for (int turn = 0; turn < 30; turn++) {
         TS_SCOPE;
         int64_t rows = 1 + drawn(700), columns = 1 + drawn(turn % 2 ? 40 : 900), from = drawn(9);
@@ -434,8 +361,7 @@ TS_TEST(sums_at_few_places_of_a_line_equal_those_of_the_CPU, .loop = DTYPES - 1,
 {
     GPU(device);
     ts_dtype dtype = dtypes[_i];
-    state = (uint64_t)(300 + _i);
-    ts_manual_seed((uint64_t)(80 + _i));
+    seed_draws((uint64_t)(300 + _i));
     for (int turn = 0; turn < 60; turn++) {
         TS_SCOPE;
         int ndim = 1 + (int)drawn(4), dim = (int)drawn(ndim);
