@@ -255,13 +255,15 @@ bool ts_plan_join_product(maker *m, uint32_t i)
         if (before < 0 || !gain_of(&c, i, before))
             continue;
         const ts_graph_value *v = ts_graph_value_at(m->graph, n->rets[0]);
-        e->ngroups += !s->product;
-        s->fused = s->product = true;
-        s->device = v->device;
-        s->ndim = v->ndim;
-        s->numel = 1;
-        for (int d = 0; d < v->ndim; d++)
-            s->numel *= s->sizes[d] = ts_graph_ints_at(m->graph, v->ints)[d];
+        if (!s->product) {
+            e->ngroups++;
+            s->fused = s->product = true;
+            s->device = v->device;
+            s->ndim = v->ndim;
+            s->numel = 1;
+            for (int d = 0; d < v->ndim; d++)
+                s->numel *= s->sizes[d] = ts_graph_ints_at(m->graph, v->ints)[d];
+        }
         ts_plan_add(m, i, k);
         return true;
     }

@@ -228,7 +228,8 @@ static void add_node(maker *m, uint32_t i)
         v = ts_graph_value_at(m->graph, part.rows ? ts_graph_args_of(m->graph, n)[0].id
                                                   : n->rets[0]);
     mark_last(m, i, &part);
-    if (groups && !part.rows && m->by_rows && ts_plan_join_product(m, i))
+    bool joins = !part.rows || n->op == TS_OP_sum_to_size;
+    if (groups && joins && m->by_rows && ts_plan_join_product(m, i))
         return;
     if (part.takes)
         step = find_group(m, i, v, &part, after ? after - 1 : 0);

@@ -632,7 +632,7 @@ static bool is_ready(const ts_frame *f, const ts_tensor *t, bool always)
 /** Kernels for implicit products of halves have epilogues. A convolution whose result is not
  *  channels-last is transposed, and the measurement of engines repeats the call, so the result must
  *  not be an argument. */
-static bool convolution_takes(const ts_frame *f, const ts_cuda_after *after)
+static bool convolution_takes(const ts_frame *f, ts_cuda_after *after)
 {
     if (!ts_dtype_is_half(ts_kernel_dtype(f)) || f->args[6].i || after->gelu || after->gelu_of ||
         after->wide || ts_cuda_conv_allowed() == TS_CUDA_CONV_MATRIX ||

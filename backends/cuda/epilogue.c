@@ -1,6 +1,6 @@
 /**
- * @file epilogue.c  Reads the calls after a product as the product's epilogue: cuBLASLt's for a
- * product of matrices, that of convolution_gemm.cuh for a convolution.
+ * @file epilogue.c  Reads the calls after a product as the product's epilogue: cuBLASLt's or that
+ * of gemm_wgmma.cuh for a product of matrices, that of convolution_gemm.cuh for a convolution.
  *
  * Each op that can be in an epilogue has a function here, which adds the call to the epilogue so
  * far; the product then accepts or refuses the whole. A product of matrices computes in f32 and
@@ -108,6 +108,20 @@ static const struct {
     {"batch_norm_relu", batch_norm_relu, .first = true, .vectors = true},
 };
 
+/** Adds the sums of the columns of a gradient of gelu to the epilogue: a bias gradient. The result
+ * so far stays the same. */
+static bool sum_columns(ts_cuda_after *a, const ts_frame *f)
+{
+    const ts_tensor *sums = f->rets[0].tag == TS_TAG_TENSOR ? f->rets[0].t : NULL;
+    if (!a->gelu_of || a->sums || !sums || f->args[0].t != a->result || ts_ndim(sums) != 1 ||
+        ts_size(sums, 0) != ts_size(a->result, -1) || ts_ndim(a->result) < 2 ||
+        ts_dtype_of(sums) != ts_dtype_of(a->result) || !ts_is_contiguous(sums) ||
+        !ts_kernel_data(a->result))
+        return false;
+    a->sums = f->rets[0].t;
+    return true;
+}
+
 /** Adds a call to the epilogue. Returns false if the epilogue cannot compute it. */
 static bool read_call(ts_cuda_after *a, const ts_group_call *call)
 {
@@ -115,6 +129,8 @@ static bool read_call(ts_cuda_after *a, const ts_group_call *call)
     const char *name = ts_op_name(f->op);
     int at = -1;
     bool alike = true; /* all tensors have the result's sizes and layout */
+    if (strcmp(name, "sum_to_size") == 0)
+        return ts_cuda_owns(call->kernel) && sum_columns(a, f);
     for (int i = 0; i < f->nargs; i++)
         if (f->args[i].tag == TS_TAG_TENSOR) {
             at = f->args[i].t == a->result ? i : at;

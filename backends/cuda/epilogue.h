@@ -17,6 +17,7 @@ typedef struct ts_cuda_after {
                            values */
     ts_tensor *linear;  /* receives the argument of gelu; NULL: not stored */
     bool gelu, wide;    /* fields of ts_cuda_epilogue */
+    ts_tensor *sums;    /* receives the sums of the result's columns, beside gelu_of; NULL: none */
     ts_frame *norm;     /* unless NULL, the product is an image and this batch norm, whose
                            statistics are arguments, is applied to it before the addition */
     bool relu_first, relu_last; /* relu before, and after, the addition */
@@ -29,8 +30,9 @@ typedef struct ts_cuda_product {
     /** Queues the call with an epilogue. Tensors with addresses (ts_kernel_data()) have storages,
      *  so operators may make views of them. */
     ts_status (*run)(ts_frame *f, const ts_cuda_after *after);
-    /** True if the product can take the epilogue: sizes, layouts and alignment allow it. */
-    bool (*takes)(const ts_frame *f, const ts_cuda_after *after);
+    /** True if the product can take the epilogue: sizes, layouts and alignment allow it. Sets
+     *  after->cost to 0 if the product's kernel applies the epilogue at no cost. */
+    bool (*takes)(const ts_frame *f, ts_cuda_after *after);
 } ts_cuda_product;
 /** The product that a kernel computes; NULL if it computes none. */
 const ts_cuda_product *ts_cuda_product_of(ts_kernel kernel);

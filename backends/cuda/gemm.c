@@ -330,6 +330,8 @@ ts_status ts_cuda_gemm(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *
                             ts_op_name(f->op), INT32_MAX, (long long)batches);
     if (dtype == TS_F32 && !ts_cuda_tf32() && ts_cuda_takes_f32(device, a, b, c, batches, then))
         return ts_cuda_gemm_f32(f, a, b, c, batches, then);
+    if (ts_cuda_takes_slope(device, dtype, a, b, c, batches, then))
+        return ts_cuda_gemm_slope(f, dtype, a, b, c, then);
     key k = key_of(f, dtype, a, b, c, batches, then);
     plan *p;
     TS_TRY(plan_of(f, &k, then, &p));

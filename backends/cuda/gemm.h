@@ -24,7 +24,9 @@ typedef struct ts_cuda_epilogue {
     void *linear;     /* receives gelu's argument in the layout of c; NULL: not requested */
     const void *gelu_of; /* then multiply by the derivative of tanh-form gelu at these arguments,
                             which have the layout of c; NULL: no. Conditions as for gelu; not beside
-                            other fields */
+                            other fields except columns */
+    void *columns; /* receives the sums of c's columns, in c's dtype; NULL: not wanted. Requires
+                      gelu_of and ts_cuda_takes_slope() */
     bool wide; /* c is f32 where a and b are halves; not beside bias, gelu and gelu_of */
     void *sums;       /* receives the sum of each row of a, in a's dtype; requires that the other
                          fields are zero */
@@ -61,6 +63,16 @@ bool ts_cuda_takes_f32(const ts_cuda_device *device, const ts_cuda_matrix *a,
  * (gemm_f32.cu). */
 ts_status ts_cuda_gemm_f32(const ts_frame *frame, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                            const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then);
+
+/** True if ts_cuda_gemm() computes a product with gelu_of by ts_cuda_gemm_slope(). The answer
+ * depends on the device, dtype, sizes, strides and epilogue only. */
+bool ts_cuda_takes_slope(const ts_cuda_device *device, ts_dtype dtype, const ts_cuda_matrix *a,
+                         const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
+                         const ts_cuda_epilogue *then);
+/** ts_cuda_gemm() for a product for which ts_cuda_takes_slope() is true (gemm_wgmma.cuh). */
+ts_status ts_cuda_gemm_slope(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
+                             const ts_cuda_matrix *b, const ts_cuda_matrix *c,
+                             const ts_cuda_epilogue *then);
 
 /**
  * Queues c = a b + bias for integers, which wrap around, for `batches` matrices. dtype: i64, i32 or

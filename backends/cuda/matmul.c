@@ -144,6 +144,7 @@ static ts_cuda_epilogue epilogue_of(const ts_cuda_after *after, double factors[2
                               .wide = after->wide,
                               .linear = ts_kernel_data(after->linear),
                               .gelu_of = ts_kernel_data(after->gelu_of),
+                              .columns = ts_kernel_data(after->sums),
                               .added = ts_kernel_data(after->added),
                               .factors = after->added ? factors : NULL};
 }
@@ -181,6 +182,21 @@ static bool takes_epilogue(const ts_frame *f, const ts_cuda_after *after, bool r
     return takes;
 }
 
+/** Sets the cost of an epilogue with gelu_of to 0 if gemm_wgmma.cuh computes the product of a and
+ * b. False if the epilogue has sums, which need that kernel, and another one computes the
+ * product. */
+static bool takes_slope(const ts_frame *f, ts_cuda_after *after, const ts_cuda_matrix *a,
+                        const ts_cuda_matrix *b)
+{
+    const ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
+    double factors[2];
+    ts_cuda_epilogue then = epilogue_of(after, factors);
+    ts_cuda_matrix c = rows_of(after->result);
+    bool own = device && ts_cuda_takes_slope(device, ts_kernel_dtype(f), a, b, &c, 1, &then);
+    after->cost = own ? 0 : after->cost;
+    return own || !after->sums;
+}
+
 /* A transposed operand, as in gradients of weights, is read in place; only results are always
  * dense. */
 static ts_status mm_with(ts_frame *f, const ts_cuda_after *after)
@@ -200,10 +216,13 @@ static ts_status mm_with(ts_frame *f, const ts_cuda_after *after)
     return deliver(result, y);
 }
 static ts_status mm(ts_frame *f) { return mm_with(f, NULL); }
-static bool mm_takes(const ts_frame *f, const ts_cuda_after *after)
+static bool mm_takes(const ts_frame *f, ts_cuda_after *after)
 {
     bool one = ts_ndim(f->args[0].t) == 2 || !(after->gelu || after->gelu_of);
-    return one && takes_epilogue(f, after, false);
+    if (!one || !takes_epilogue(f, after, false))
+        return false;
+    ts_cuda_matrix a = matrix_of(f->args[0].t), b = matrix_of(f->args[1].t);
+    return !after->gelu_of || takes_slope(f, after, &a, &b);
 }
 
 /** addmm of integer tensors: a product, then beta self + alpha product. */
@@ -279,10 +298,18 @@ static ts_status linear_with(ts_frame *f, const ts_cuda_after *after)
     return deliver(result, y);
 }
 static ts_status linear(ts_frame *f) { return linear_with(f, NULL); }
-static bool linear_takes(const ts_frame *f, const ts_cuda_after *after)
+/** Describes an operand that is_in_place(), as rows if it has more than two dims. */
+static ts_cuda_matrix rows_in_place(const ts_tensor *t)
+{
+    return ts_ndim(t) == 2 ? matrix_of(t) : rows_of(t);
+}
+static bool linear_takes(const ts_frame *f, ts_cuda_after *after)
 {
     bool bare = !(after->wide || after->gelu_of); /* these have no bias */
-    return (bare || !bias_of(f)) && ts_ndim(f->args[0].t) > 1 && takes_epilogue(f, after, true);
+    if ((!bare && bias_of(f)) || ts_ndim(f->args[0].t) < 2 || !takes_epilogue(f, after, true))
+        return false;
+    ts_cuda_matrix x = rows_in_place(f->args[0].t), w = transposed(matrix_of(f->args[1].t));
+    return !after->gelu_of || takes_slope(f, after, &x, &w);
 }
 
 /** True if the epilogue can compute gelu: halves whose rows are multiples of 16 bytes. In f32 the
@@ -446,7 +473,7 @@ static ts_status linear_backward_with(ts_frame *f, const ts_cuda_after *after)
 static ts_status linear_backward(ts_frame *f) { return linear_backward_with(f, NULL); }
 /** False also if the bias gradient would need a separate kernel or a second epilogue, or if a
  * gradient that the calls do not read has no memory. */
-static bool linear_backward_takes(const ts_frame *f, const ts_cuda_after *after)
+static bool linear_backward_takes(const ts_frame *f, ts_cuda_after *after)
 {
     ts_tensor *to[3];
     find_results(f, after, to);
@@ -456,6 +483,13 @@ static bool linear_backward_takes(const ts_frame *f, const ts_cuda_after *after)
     for (int i = 0; i < 3; i++) /* a result that only these calls use has no memory */
         if (to[i] && !(ts_kernel_data(to[i]) && ts_is_contiguous(to[i]) && is_even(to[i])))
             return false;
+    if (after->sums && after->of)
+        return false;
+    if (after->gelu_of && !after->of) {
+        ts_cuda_matrix grad = rows_in_place(f->args[0].t), weight = matrix_of(f->args[2].t);
+        if (!takes_slope(f, after, &grad, &weight))
+            return false;
+    }
     if (!to[2])
         return true;
     layer_gradients l = {0};
