@@ -82,6 +82,7 @@ static ts_tensor *at_taps(ts_vjp_call *b, ts_tensor *h, ts_tensor *taps)
         }
         part = ts_masked_fill_scalar(part, ts_ne_scalar(taps, tap), 0);
         sum = sum ? ts_add(sum, part) : part;
+        TS_TRY_NULL(sum);
     }
     return sum;
 }

@@ -20,6 +20,7 @@ typedef struct pool_job {
     void *y;
     int64_t *places;        /* indices of the maxima; may be NULL */
     uint8_t *taps;          /* their taps; may be NULL */
+    const void *added;      /* backward: a tensor like y to which gradients are added, or NULL */
     int64_t planes, channels; /* channels-last: samples and channels; else all planes and 1 */
     ts_axis axis[3];
     bool last;              /* channels-last */
@@ -124,15 +125,30 @@ static ts_status max_pool(ts_frame *f)
     return TS_OK;
 }
 
-/** (grad, indices or taps, ...) -> dx */
-static ts_status max_pool_backward(ts_frame *f)
+/** The elements of t (N, C, ...) in row-major order or, with `last`, in that of channels-last; the
+ *  current scope owns a copy. NULL with an error. */
+static ts_tensor *in_order(ts_tensor *t, bool last)
 {
+    int64_t order[TS_MAX_DIMS] = {0};
+    for (int d = 1; d < t->ndim; d++)
+        order[d] = d < t->ndim - 1 ? d + 1 : 1;
+    return ts_contiguous(last ? ts_permute(t, order, t->ndim) : t);
+}
+
+/** (grad, indices or taps, ...) -> dx, plus `added` unless it is NULL */
+static ts_status add_to(ts_frame *f, ts_tensor *added)
+{
+    TS_SCOPE;
     const ts_tensor *g = f->args[0].t, *places = f->args[1].t, *y = f->rets[0].t;
     bool taps = places->dtype == TS_U8;
     pool_job job = {.x = g->data, .y = y->data, .size = 1, .out = 1,
                     .places = taps ? NULL : (int64_t *)(void *)places->data,
                     .taps = taps ? (uint8_t *)places->data : NULL};
     describe(&job, f, (const ts_tensor *[]){g, places, y}, 3);
+    if (added) {
+        TS_TRY(added = in_order(added, job.last));
+        job.added = added->data;
+    }
     for (int d = 0; d < 3; d++) {
         job.size *= job.axis[d].in;
         job.out *= job.axis[d].out;
@@ -160,12 +176,11 @@ static ts_status max_pool_backward(ts_frame *f)
                               (long long)job.size - 1);
 }
 
+static ts_status max_pool_backward(ts_frame *f) { return add_to(f, NULL); }
 /** (grad, taps, added, ...) -> dx */
 static ts_status max_pool_taps_backward(ts_frame *f)
 {
-    TS_TRY(max_pool_backward(f));
-    ts_tensor *y = f->rets[0].t;
-    return f->args[2].tag == TS_TAG_TENSOR ? TS_STATUS_OF(ts_add_out(y, y, f->args[2].t)) : TS_OK;
+    return add_to(f, f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL);
 }
 
 #define FLOATS {TS_DT_FLOATS | TS_DT_HALVES, 0}

@@ -198,9 +198,24 @@ VEC_FN bool S(add_plane)(ts_dtype kind, const pool_job *job, int64_t from, int64
     return inside;
 }
 
-/** Clears the result and adds each gradient at its index or tap; halves are added in f32. A task is
- * a plane, or CHANNELS channels of a sample. Sets job->outside if an index is outside its plane, or
- * a tap outside its window. */
+/** Writes `run` elements of the tensor to which gradients are added, from element `from` on, to y;
+ *  zeros without such a tensor. */
+VEC_FN void S(begin_run)(ts_dtype kind, const pool_job *job, int64_t from, int64_t run, T *y)
+{
+    if (!job->added)
+        memset(y, 0, (size_t)run * sizeof *y);
+    else if (kind == TS_F32 || kind == TS_F64)
+        memcpy(y, (const T *)job->added + from, (size_t)run * sizeof *y);
+    for (int64_t k = 0; job->added && kind != TS_F32 && kind != TS_F64 && k < run; k += LANES) {
+        T lanes[LANES];
+        F(store)(lanes, S(get)(kind, job->added, from + k, run - k));
+        memcpy(y + k, lanes, (size_t)ts_min64(LANES, run - k) * sizeof *y);
+    }
+}
+
+/** Begins the result with begin_run() and adds each gradient at its index or tap; halves are added
+ * in f32. A task is a plane, or CHANNELS channels of a sample. Sets job->outside if an index is
+ * outside its plane, or a tap outside its window. */
 VEC_FN void S(scatter_planes)(ts_dtype kind, pool_job *job, int64_t begin, int64_t end)
 {
     bool inside = true, halves = kind != TS_F32 && kind != TS_F64;
@@ -214,8 +229,8 @@ VEC_FN void S(scatter_planes)(ts_dtype kind, pool_job *job, int64_t begin, int64
             many = ts_min64(ts_max64(PLANES / ts_max64(size, 1), 1), end - task);
         T *y = halves ? scratch : (T *)job->y + at;
         int64_t runs = some == n ? 1 : size, run = some == n ? many * size * n : some;
-        for (int64_t i = 0; i < (halves ? 1 : runs); i++)
-            memset(y + i * n, 0, (size_t)(halves ? runs * run : run) * sizeof *y);
+        for (int64_t i = 0; i < runs; i++)
+            S(begin_run)(kind, job, at + i * n, run, y + i * (halves ? run : n));
         for (int64_t p = 0; p < many; p++) {
             int64_t from = (plane + p) * out * n + c;
             if (job->taps) {
