@@ -59,8 +59,12 @@ static ts_status convolution(ts_vjp_call *b)
     ts_tensor *made[3] = {NULL, NULL, NULL}, **grads[3];
     for (int i = 0; i < 3; i++)
         grads[i] = NEEDS(i) ? &made[i] : NULL;
-    TS_TRY(gradients(b, 3, GRAD(0), grads[1] ? X : TS_NONE, grads[0] ? ARG(1) : TS_NONE,
-                     sizes_of(&input), sizes_of(&weight), grads));
+    ts_tensor *x = grads[1] ? X : TS_NONE;
+    TS_TRY(x);
+    /* a gradient of other strides, such as a slice that cat gives, is copied here once, not by each
+       product; a plan can then give the copy a place in its arena */
+    TS_TRY(gradients(b, 3, grads[1] ? ts_rule_in_layout_of(GRAD(0), x) : GRAD(0), x,
+                     grads[0] ? ARG(1) : TS_NONE, sizes_of(&input), sizes_of(&weight), grads));
     for (int i = 0; i < 3; i++)
         GIVE(i, made[i]);
     return TS_OK;

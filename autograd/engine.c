@@ -275,6 +275,25 @@ ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts
     return ts_pieces_add(run, &t->pieces, &grads_of(t)[in->shape.output], in, g, at);
 }
 
+ts_tensor *ts_rule_take(ts_vjp_call *b, int i, const ts_tensor *like)
+{
+    ts_run *run = b->run;
+    const ts_end *in = ts_node_input(b->node, i, 0);
+    bool seen = run->record || run->anomaly ||
+                __atomic_load_n(&b->node->hooks, __ATOMIC_ACQUIRE) != NULL;
+    if (seen || !in || !in->next || in->next->seq < run->floor || in->next->op == TS_NODE_LEAF)
+        return NULL;
+    ts_task *t = task_for(run, in->next);
+    ts_tensor **slot = t ? &grads_of(t)[in->shape.output] : NULL, *g = t ? *slot : NULL;
+    const ts_shape *s = &in->shape;
+    if (!g || g->dtype != like->dtype || g->ndim != s->ndim ||
+        !ts_same_device(g->storage->device, like->storage->device) ||
+        memcmp(g->sizes, s->sizes, s->ndim * sizeof *s->sizes) != 0)
+        return NULL;
+    *slot = NULL;
+    return ts_adopt(g);
+}
+
 /** Marks a node whose saved tensors the run will free, so that no other run enters it. */
 static void claim(const ts_run *run, ts_node *n)
 {

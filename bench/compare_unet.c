@@ -35,7 +35,9 @@ static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, 
     (void)in, (void)n, (void)m;
     compare_unet *u = ctx;
     TS_SCOPE;
-    ts_tensor *loss = ts_cross_entropy(ts_to(forward(u), TS_F32), u->classes);
+    ts_tensor *logits = forward(u), *wide = ts_to(logits, TS_F32),
+              *loss = ts_cross_entropy(wide, u->classes);
+    ts_drop(logits), ts_drop(wide); /* as temporaries of an expression in Python */
     TS_TRY(ts_backward(loss));
     TS_TRY(ts_optimizer_step(u->optimizer));
     ts_optimizer_zero_grad(u->optimizer);
@@ -66,7 +68,8 @@ static ts_status set_parameters(ts_module *model, const float *const *values)
 }
 
 /**
- * Makes a U-Net with its data and optimizer; NULL after an error.
+ * Makes a U-Net with its data; NULL after an error. The first training makes the optimizer, whose
+ * state is allocated with it; PyTorch's is allocated by the first step.
  * @param dims     batch B, side S, channels of the first level, classes; 1 for autocast, else 0
  * @param values   one f32 array per parameter, in the order of ts_module_parameters()
  * @param images   (B, S, S, 3)
@@ -79,7 +82,6 @@ compare_unet *compare_unet_new(const int64_t *dims, const float *const *values, 
     if (!u)
         return NULL;
     TS_SCOPE;
-    ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 1e-3);
     const int64_t sizes[] = {dims[0], dims[1], dims[1], 3};
     u->half = dims[4];
     u->training = (compare_steps){.run = learn, .ctx = u};
@@ -89,8 +91,7 @@ compare_unet *compare_unet_new(const int64_t *dims, const float *const *values, 
     u->classes = ts_retain(compare_placed(classes, TS_I64, sizes, 3));
     u->model = unet_new(dims[2], dims[3]);
     if (u->images && u->classes && u->model && set_parameters(u->model, values) == TS_OK &&
-        ts_module_to_channels_last(u->model) == TS_OK &&
-        (u->optimizer = ts_optimizer_for(u->model, TS_ADAMW, &adamw)))
+        ts_module_to_channels_last(u->model) == TS_OK)
         return u;
     compare_unet_free(u);
     return NULL;
@@ -118,6 +119,10 @@ int compare_unet_compile(compare_unet *u, bool graph, bool replay)
  *  compare_steps_run(). */
 double compare_unet_run(compare_unet *u, bool train, int turns, double *value)
 {
+    ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 1e-3);
+    if (train && !u->optimizer &&
+        !(u->optimizer = ts_optimizer_for(u->model, TS_ADAMW, &adamw)))
+        return -1;
     ts_module_train(u->model, train);
     return compare_steps_run(train ? &u->training : &u->inference, turns, true, value);
 }

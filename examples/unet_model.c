@@ -20,8 +20,9 @@ static ts_tensor *unet_forward(ts_module *m, ts_tensor *x) // (B, 3, H, W) -> (B
     }
     for (int l = LEVELS - 2; l >= 0; l--) {
         TS_SCOPE;
-        x = ts_keep(ts_forward(u->decode[l],
-                               ts_cat((ts_tensor *[]){skip[l], ts_forward(u->up[l], x)}, 2, 1)));
+        ts_tensor *up = ts_forward(u->up[l], x), *both = ts_cat((ts_tensor *[]){skip[l], up}, 2, 1);
+        ts_drop(up), ts_drop(x), ts_drop(skip[l]); // without gradients, their memory becomes free
+        x = ts_keep(ts_forward(u->decode[l], both));
     }
     return ts_forward(u->head, x);
 }

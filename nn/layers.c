@@ -227,18 +227,25 @@ ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts)
 
 /* --------------------------------------------------------------------------- sequential ---- */
 
+static void release_held(ts_tensor **t) { ts_release(*t); }
+
+/** Releases a child's result when the next child has returned, also if an exception ends the
+ *  forward. The function holds the result itself, because a child may return a tensor of a scope
+ *  around it. */
 static ts_tensor *sequential_forward(ts_module *m, ts_tensor *x)
 {
-    TS_SCOPE;
-    int n = m->nmembers;
-    bool any = false;
-    ts_tensor *y = x;
-    for (int i = 0; i < n && y; i++)
+    ts_tensor *y __attribute__((cleanup(release_held))) = NULL;
+    for (int i = 0, n = m->nmembers; i < n; i++)
         if (m->members[i].child) {
-            y = ts_forward(m->members[i].child, y);
-            any = true;
+            TS_SCOPE;
+            ts_tensor *next = ts_retain(ts_forward(m->members[i].child, y ? y : x));
+            ts_release(y);
+            y = next;
+            TS_TRY_NULL(y);
         }
-    return any ? ts_keep(y) : y;
+    ts_tensor *last = y;
+    y = NULL;
+    return last ? ts_adopt(last) : x;
 }
 
 static const ts_module_type sequential_type = {sizeof(ts_module_type), "Sequential", 0,

@@ -4,6 +4,8 @@
 #include "include/tessera/ops.h"
 #include "ops/spatial.h"
 
+#include <string.h>
+
 ts_status ts_infer_max_pool(ts_frame *f) { return ts_infer_pool_of(f); }
 ts_status ts_infer_adaptive_max_pool(ts_frame *f) { return ts_infer_pool_of(f); }
 
@@ -13,6 +15,55 @@ ts_status ts_infer_max_pool_backward(ts_frame *f)
     TS_TRY(ts_check_sizes(f, 1, f->args[0].t->sizes, f->args[0].t->ndim));
     TS_TRY(ts_check_dtype(f, 1, TS_I64));
     return ts_infer_pool_of(f);
+}
+
+/** Elements of a window; more than MOST_TAPS count as MOST_TAPS + 1. The lists are checked. */
+enum { MOST_TAPS = 256 };
+static int64_t taps_of(const int64_t *kernel, int count, int n)
+{
+    int64_t taps = 1;
+    for (int d = 0; d < n && taps <= MOST_TAPS; d++)
+        taps = ts_min64(kernel[count == 1 ? 0 : d], MOST_TAPS + 1) * taps;
+    return ts_min64(taps, MOST_TAPS + 1);
+}
+
+static ts_status check_taps(ts_frame *f, int arg, int n)
+{
+    const ts_value *kernel = &f->args[arg];
+    return taps_of(kernel->ints, (int)kernel->count, n) <= MOST_TAPS
+               ? TS_OK
+               : ts_fail_arg(f, arg, TS_ERR_VALUE,
+                             "expected windows of at most %d elements, got kernel %s", MOST_TAPS,
+                             TS_LIST_TEXT(kernel->ints, kernel->count));
+}
+
+ts_status ts_infer_max_pool_taps(ts_frame *f)
+{
+    TS_TRY(ts_infer_pool_of(f));
+    return check_taps(f, 1, (int)f->args[1].count);
+}
+
+/** (grad, taps, added, sizes, kernel, stride, padding, dilation) -> dx */
+ts_status ts_infer_max_pool_taps_backward(ts_frame *f)
+{
+    const ts_tensor *g = f->args[0].t;
+    TS_TRY(ts_check_sizes(f, 1, g->sizes, g->ndim));
+    TS_TRY(ts_check_dtype(f, 1, TS_U8));
+    TS_TRY(ts_infer_pool_of(f));
+    f->plan->strided |= 1 << 2; /* the gradient that a slice or cat gives is not dense */
+    int n = (int)f->args[3].count;
+    if (!f->args[4].count)
+        return ts_fail_arg(f, 4, TS_ERR_VALUE, "expected %d numbers, got none", n);
+    if (f->args[2].tag == TS_TAG_TENSOR) {
+        int64_t sizes[TS_MAX_DIMS];
+        memcpy(sizes, g->sizes, sizeof sizes);
+        for (int d = 0; d < n; d++)
+            sizes[g->ndim - n + d] = ts_spatial_number(&f->args[3], d);
+        TS_TRY(ts_check_sizes(f, 2, sizes, g->ndim));
+        TS_TRY(ts_check_dtype_as(f, 2, 0, "cast with ts_to()"));
+        TS_TRY(ts_check_one_device(f));
+    }
+    return check_taps(f, 4, n);
 }
 
 /* -------------------------------------------------------------------------- public forms ---- */
@@ -46,7 +97,10 @@ static ts_tensor *max_pool(ts_tensor *self, const ts_pool_opts *opts, ts_tensor 
     ts_value args[] = {V_T(self), V_IS(o.kernel, n), V_IS(o.stride, n), V_IS(o.padding, n),
                        V_IS(o.dilation, n), V_B(o.ceil)};
     ts_tensor **outs[] = {NULL, indices};
-    return ts_invoke_many(TS_OP_max_pool, args, TS_N(args), 2, outs);
+    /* a backward reads eight times fewer bytes of taps than of indices */
+    bool recorded = (self->keys & ~ts_tls.exclude) >> TS_KEY_AUTOGRAD & 1,
+         taps = !indices && recorded && taps_of(o.kernel, n, n) <= MOST_TAPS;
+    return ts_invoke_many(taps ? TS_OP_max_pool_taps : TS_OP_max_pool, args, TS_N(args), 2, outs);
 }
 
 static ts_tensor *avg_pool(ts_tensor *self, const ts_pool_opts *opts, int n, ts_check_place at)

@@ -26,6 +26,9 @@ static const places *places_of(const ts_frame *f)
                         max_pool_backward = {.map = TS_AXIS_WINDOW, .transposed = true, .sizes = 2,
                                              .kernel = 3, .stride = 4, .padding = 5,
                                              .dilation = 6},
+                        max_pool_taps_backward = {.map = TS_AXIS_WINDOW, .transposed = true,
+                                                  .sizes = 3, .kernel = 4, .stride = 5,
+                                                  .padding = 6, .dilation = 7},
                         avg_pool = {.map = TS_AXIS_WINDOW, .kernel = 1, .stride = 2, .padding = 3,
                                     .ceil = 4, .count = 5, .divisor = 6},
                         avg_pool_backward = {.map = TS_AXIS_WINDOW, .transposed = true, .sizes = 1,
@@ -41,7 +44,9 @@ static const places *places_of(const ts_frame *f)
                         pad_backward = {.map = TS_AXIS_CONSTANT, .transposed = true, .padding = 1,
                                         .mode = 2};
     switch (f->op) {
-    case TS_OP_max_pool: return &max_pool;
+    case TS_OP_max_pool:
+    case TS_OP_max_pool_taps: return &max_pool;
+    case TS_OP_max_pool_taps_backward: return &max_pool_taps_backward;
     case TS_OP_max_pool_backward: return &max_pool_backward;
     case TS_OP_avg_pool: return &avg_pool;
     case TS_OP_avg_pool_backward: return &avg_pool_backward;
@@ -212,9 +217,11 @@ static ts_status plan_result(ts_frame *f, int n, int64_t least)
     f->plan->compute = t->dtype;
     ts_plan_result(f->plan, 0, sizes, t->ndim, (ts_dtype)t->dtype, t->storage->device);
     for (int i = 1; i < f->nrets; i++)
-        ts_plan_result(f->plan, i, sizes, t->ndim, TS_I64, t->storage->device);
+        ts_plan_result(f->plan, i, sizes, t->ndim,
+                       f->op == TS_OP_max_pool_taps ? TS_U8 : TS_I64, t->storage->device);
+    bool places = f->op == TS_OP_max_pool_backward || f->op == TS_OP_max_pool_taps_backward;
     if (t->ndim == n + 2)
-        ts_plan_layout(f, f->op == TS_OP_max_pool_backward ? 3 : 1, (1u << f->nrets) - 1);
+        ts_plan_layout(f, places ? 3 : 1, (1u << f->nrets) - 1);
     return TS_OK;
 }
 

@@ -3,12 +3,14 @@
  * Max pooling. Contiguous: for each row of windows, the kernel first finds the maximum of each
  * column and its row, then the maximum over the columns of each window. Channels-last: vectors of
  * channels, pixel by pixel. The gradient is added at the indices in a fixed order: one thread
- * computes a plane, or CHANNELS channels of a sample.
+ * computes a plane, or CHANNELS channels of a sample. A maximum is named by its index in the plane,
+ * or by its tap, its number among the elements of its window.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/axes.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/slots.h"
+#include "include/tessera/ops.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -17,6 +19,8 @@ typedef struct pool_job {
     const void *x;
     void *y;
     int64_t *places;        /* indices of the maxima; may be NULL */
+    uint8_t *taps;          /* their taps; may be NULL */
+    const void *added;      /* backward: a tensor like y to which gradients are added, or NULL */
     int64_t planes, channels; /* channels-last: samples and channels; else all planes and 1 */
     ts_axis axis[3];
     bool last;              /* channels-last */
@@ -25,27 +29,49 @@ typedef struct pool_job {
     atomic_bool outside;    /* backward: an index is outside of the plane */
 } pool_job;
 
-/** Elements of window o: `count` from `first` on, `step` apart. */
+/** Elements of window o: `count` from `first` on, `step` apart. The window's first `skipped`
+ *  elements are outside of the image. */
 typedef struct window {
-    int64_t first, count, step;
+    int64_t first, count, step, skipped;
 } window;
 TS_INLINE window window_of(const ts_axis *a, int64_t o)
 {
     if (a->map == TS_AXIS_ADAPTIVE) {
         int64_t first = o * a->in / a->out;
-        return (window){first, ts_ceil_div((o + 1) * a->in, a->out) - first, 1};
+        return (window){first, ts_ceil_div((o + 1) * a->in, a->out) - first, 1, 0};
     }
     if (a->map != TS_AXIS_WINDOW) /* an added dim of size 1 */
-        return (window){0, 1, 1};
-    int64_t first = o * a->stride - a->padding, count = a->kernel;
+        return (window){0, 1, 1, 0};
+    int64_t first = o * a->stride - a->padding, count = a->kernel, skipped = 0;
     if (first < 0) {
-        int64_t skipped = ts_ceil_div(-first, a->dilation);
+        skipped = ts_ceil_div(-first, a->dilation);
         first += skipped * a->dilation;
         count -= skipped;
     }
     int64_t most = first < a->in ? (a->in - 1 - first) / a->dilation + 1 : 0;
     count = ts_min64(count, most);
-    return count > 0 ? (window){first, count, a->dilation} : (window){0, 0, 1};
+    return count > 0 ? (window){first, count, a->dilation, skipped} : (window){0, 0, 1, 0};
+}
+
+/** Elements of a window along a dim. */
+TS_INLINE int64_t kernel_of(const ts_axis *a) { return a->map == TS_AXIS_WINDOW ? a->kernel : 1; }
+
+/** Tap of element (i, j, k) of the part of a window that is in the image. */
+TS_INLINE int64_t tap_of(const ts_axis *a, window d, window h, window w, int64_t i, int64_t j,
+                         int64_t k)
+{
+    return ((d.skipped + i) * kernel_of(&a[1]) + h.skipped + j) * kernel_of(&a[2]) + w.skipped + k;
+}
+
+/** Index in the plane of a window's tap; -1 if the tap is outside of the window or the image. */
+TS_INLINE int64_t index_of(const ts_axis *a, window d, window h, window w, int64_t tap)
+{
+    int64_t row = tap / kernel_of(&a[2]), k = tap % kernel_of(&a[2]) - w.skipped,
+            j = row % kernel_of(&a[1]) - h.skipped, i = row / kernel_of(&a[1]) - d.skipped;
+    if (i < 0 || i >= d.count || j < 0 || j >= h.count || k < 0 || k >= w.count)
+        return -1;
+    return ((d.first + i * d.step) * a[1].in + h.first + j * h.step) * a[2].in + w.first +
+           k * w.step;
 }
 
 #define TS_REAL 32
@@ -70,14 +96,17 @@ static void describe(pool_job *job, const ts_frame *f, const ts_tensor *const *t
     }
 }
 
-/** (self, ...) -> (maxima, indices) */
+/** (self, ...) -> (maxima, indices or taps) */
 static ts_status max_pool(ts_frame *f)
 {
     const ts_tensor *x = f->args[0].t, *y = f->rets[0].t,
                     *places = f->rets[1].tag == TS_TAG_TENSOR ? f->rets[1].t : y;
     pool_job job = {.x = x->data, .y = y->data};
     describe(&job, f, (const ts_tensor *[]){x, y, places}, 3);
-    job.places = places != y ? (int64_t *)(void *)places->data : NULL;
+    if (places != y && places->dtype == TS_U8)
+        job.taps = (uint8_t *)places->data;
+    else if (places != y)
+        job.places = (int64_t *)(void *)places->data;
     static const ts_parallel_body bodies[] = {[TS_F64] = pool_rows_f64, [TS_F32] = pool_rows_f32,
                                               [TS_BF16] = pool_rows_bf16, [TS_F16] = pool_rows_f16};
     const ts_axis *a = job.axis;
@@ -96,13 +125,30 @@ static ts_status max_pool(ts_frame *f)
     return TS_OK;
 }
 
-/** (grad, indices, ...) -> dx */
-static ts_status max_pool_backward(ts_frame *f)
+/** The elements of t (N, C, ...) in row-major order or, with `last`, in that of channels-last; the
+ *  current scope owns a copy. NULL with an error. */
+static ts_tensor *in_order(ts_tensor *t, bool last)
 {
+    int64_t order[TS_MAX_DIMS] = {0};
+    for (int d = 1; d < t->ndim; d++)
+        order[d] = d < t->ndim - 1 ? d + 1 : 1;
+    return ts_contiguous(last ? ts_permute(t, order, t->ndim) : t);
+}
+
+/** (grad, indices or taps, ...) -> dx, plus `added` unless it is NULL */
+static ts_status add_to(ts_frame *f, ts_tensor *added)
+{
+    TS_SCOPE;
     const ts_tensor *g = f->args[0].t, *places = f->args[1].t, *y = f->rets[0].t;
-    pool_job job = {.x = g->data, .y = y->data, .places = (int64_t *)(void *)places->data,
-                    .size = 1, .out = 1};
+    bool taps = places->dtype == TS_U8;
+    pool_job job = {.x = g->data, .y = y->data, .size = 1, .out = 1,
+                    .places = taps ? NULL : (int64_t *)(void *)places->data,
+                    .taps = taps ? (uint8_t *)places->data : NULL};
     describe(&job, f, (const ts_tensor *[]){g, places, y}, 3);
+    if (added) {
+        TS_TRY(added = in_order(added, job.last));
+        job.added = added->data;
+    }
     for (int d = 0; d < 3; d++) {
         job.size *= job.axis[d].in;
         job.out *= job.axis[d].out;
@@ -123,14 +169,24 @@ static ts_status max_pool_backward(ts_frame *f)
     ts_parallel_for(tasks, TS_CPU_GRAIN(2) / ((job.size + job.out) * some + 1) + 1,
                     bodies[f->plan->compute], &job);
     ts_slots_end(f, &slots);
-    if (atomic_load_explicit(&job.outside, memory_order_relaxed))
-        return ts_fail_arg(f, 1, TS_ERR_INDEX, "expected indices from 0 to %lld",
-                           (long long)job.size - 1);
-    return TS_OK;
+    if (!atomic_load_explicit(&job.outside, memory_order_relaxed))
+        return TS_OK;
+    return taps ? ts_fail_arg(f, 1, TS_ERR_INDEX, "expected taps in their windows")
+                : ts_fail_arg(f, 1, TS_ERR_INDEX, "expected indices from 0 to %lld",
+                              (long long)job.size - 1);
+}
+
+static ts_status max_pool_backward(ts_frame *f) { return add_to(f, NULL); }
+/** (grad, taps, added, ...) -> dx */
+static ts_status max_pool_taps_backward(ts_frame *f)
+{
+    return add_to(f, f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL);
 }
 
 #define FLOATS {TS_DT_FLOATS | TS_DT_HALVES, 0}
 TS_CPU_FAMILY(pool,
     {TS_OP_max_pool, max_pool, FLOATS},
     {TS_OP_adaptive_max_pool, max_pool, FLOATS},
-    {TS_OP_max_pool_backward, max_pool_backward, FLOATS})
+    {TS_OP_max_pool_taps, max_pool, FLOATS},
+    {TS_OP_max_pool_backward, max_pool_backward, FLOATS},
+    {TS_OP_max_pool_taps_backward, max_pool_taps_backward, FLOATS})

@@ -62,8 +62,10 @@ VEC_FN void S(largest_of_pixel)(ts_dtype kind, const pool_job *job, int64_t plan
                                 window h, window w, int64_t c, int64_t left, int64_t to)
 {
     const ts_axis *a = job->axis;
+    bool taps = job->taps;
     V most = F(set1)(-(T)INFINITY),
-      at = S(place_vector)((d.first * a[1].in + h.first) * a[2].in + w.first);
+      at = S(place_vector)(taps ? tap_of(a, d, h, w, 0, 0, 0)
+                                : (d.first * a[1].in + h.first) * a[2].in + w.first);
     for (int64_t i = 0; i < d.count; i++)
         for (int64_t j = 0; j < h.count; j++)
             for (int64_t k = 0; k < w.count; k++) {
@@ -73,15 +75,18 @@ VEC_FN void S(largest_of_pixel)(ts_dtype kind, const pool_job *job, int64_t plan
                 V x = S(get)(kind, job->x, from, left);
                 VM m = S(replaces)(x, most);
                 most = F(select)(m, x, most);
-                at = F(select)(m, S(place_vector)(place), at);
+                at = F(select)(m, S(place_vector)(taps ? tap_of(a, d, h, w, i, j, k) : place), at);
             }
     S(set)(kind, job->y, to, most, left);
-    if (!job->places)
+    if (!job->places && !taps)
         return;
     PLACE places[LANES];
     memcpy(places, &at, sizeof at);
     for (int k = 0; k < LANES && k < left; k++)
-        job->places[to + k] = places[k];
+        if (taps)
+            job->taps[to + k] = (uint8_t)places[k];
+        else
+            job->places[to + k] = places[k];
 }
 
 /** Computes rows begin to end - 1 of the result. A row is a line along the last spatial dim; rows
@@ -118,6 +123,11 @@ VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int6
                    w.count ? F(load_n)(best + at, 1) : F(set1)(-(T)INFINITY), 1);
             if (job->places)
                 job->places[to] = (int64_t)rows[at] * a[2].in + at;
+            if (job->taps)
+                job->taps[to] = (uint8_t)tap_of(a, d, h, w,
+                                                (rows[at] / a[1].in - d.first) / d.step,
+                                                (rows[at] % a[1].in - h.first) / h.step,
+                                                (at - w.first) / w.step);
         }
     }
 }
@@ -146,8 +156,66 @@ VEC_FN bool S(add_at)(ts_dtype kind, const void *grad, int64_t from, const int64
     return inside;
 }
 
-/** Clears the result and adds each gradient at its index; halves are added in f32. A task is a
- * plane, or CHANNELS channels of a sample. Sets job->outside if an index is outside its plane. */
+/** Adds `count` gradients from element `from` on to y, gradient i at the index of tap i, times
+ *  pitch, plus i * step. d, h and w are the window of all of them; w NULL: gradient i belongs to
+ *  window i of the row. Returns false if a tap is outside of its window. */
+VEC_FN bool S(add_at_taps)(ts_dtype kind, const pool_job *job, int64_t from, int64_t count,
+                           window d, window h, const window *w, T *y, int64_t pitch, int64_t step)
+{
+    bool inside = true;
+    for (int64_t i = 0; i < count; i += LANES) {
+        T lanes[LANES];
+        F(store)(lanes, S(get)(kind, job->x, from + i, count - i));
+        for (int64_t k = 0; k < ts_min64(LANES, count - i); k++) {
+            window own = w ? *w : window_of(&job->axis[2], i + k);
+            int64_t place = index_of(job->axis, d, h, own, job->taps[from + i + k]);
+            if (place >= 0)
+                y[place * pitch + (w ? i + k : 0) * step] += lanes[k];
+            else
+                inside = false;
+        }
+    }
+    return inside;
+}
+
+/** add_at_taps() for the windows of a plane, of `some` channels from element `from` on. */
+VEC_FN bool S(add_plane)(ts_dtype kind, const pool_job *job, int64_t from, int64_t some, T *y,
+                         int64_t pitch)
+{
+    const ts_axis *a = job->axis;
+    int64_t n = job->channels;
+    bool inside = true;
+    for (int64_t row = 0; row < a[0].out * a[1].out; row++) {
+        window d = window_of(&a[0], row / a[1].out), h = window_of(&a[1], row % a[1].out);
+        int64_t first = from + row * a[2].out * n;
+        if (n == 1)
+            inside &= S(add_at_taps)(kind, job, first, a[2].out, d, h, NULL, y, 1, 0);
+        for (int64_t o = 0; n > 1 && o < a[2].out; o++) {
+            window w = window_of(&a[2], o);
+            inside &= S(add_at_taps)(kind, job, first + o * n, some, d, h, &w, y, pitch, 1);
+        }
+    }
+    return inside;
+}
+
+/** Writes `run` elements of the tensor to which gradients are added, from element `from` on, to y;
+ *  zeros without such a tensor. */
+VEC_FN void S(begin_run)(ts_dtype kind, const pool_job *job, int64_t from, int64_t run, T *y)
+{
+    if (!job->added)
+        memset(y, 0, (size_t)run * sizeof *y);
+    else if (kind == TS_F32 || kind == TS_F64)
+        memcpy(y, (const T *)job->added + from, (size_t)run * sizeof *y);
+    for (int64_t k = 0; job->added && kind != TS_F32 && kind != TS_F64 && k < run; k += LANES) {
+        T lanes[LANES];
+        F(store)(lanes, S(get)(kind, job->added, from + k, run - k));
+        memcpy(y + k, lanes, (size_t)ts_min64(LANES, run - k) * sizeof *y);
+    }
+}
+
+/** Begins the result with begin_run() and adds each gradient at its index or tap; halves are added
+ * in f32. A task is a plane, or CHANNELS channels of a sample. Sets job->outside if an index is
+ * outside its plane, or a tap outside its window. */
 VEC_FN void S(scatter_planes)(ts_dtype kind, pool_job *job, int64_t begin, int64_t end)
 {
     bool inside = true, halves = kind != TS_F32 && kind != TS_F64;
@@ -161,10 +229,14 @@ VEC_FN void S(scatter_planes)(ts_dtype kind, pool_job *job, int64_t begin, int64
             many = ts_min64(ts_max64(PLANES / ts_max64(size, 1), 1), end - task);
         T *y = halves ? scratch : (T *)job->y + at;
         int64_t runs = some == n ? 1 : size, run = some == n ? many * size * n : some;
-        for (int64_t i = 0; i < (halves ? 1 : runs); i++)
-            memset(y + i * n, 0, (size_t)(halves ? runs * run : run) * sizeof *y);
+        for (int64_t i = 0; i < runs; i++)
+            S(begin_run)(kind, job, at + i * n, run, y + i * (halves ? run : n));
         for (int64_t p = 0; p < many; p++) {
             int64_t from = (plane + p) * out * n + c;
+            if (job->taps) {
+                inside &= S(add_plane)(kind, job, from, some, y + (n == 1 ? p * size : 0), pitch);
+                continue;
+            }
             if (n == 1)
                 inside &= S(add_at)(kind, job->x, from, job->places + from, out, size,
                                     y + p * size, 1, 0);

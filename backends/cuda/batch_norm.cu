@@ -1,6 +1,7 @@
 /** @file batch_norm.cu  Batch norm and group norm, and their gradients: decoding and launches. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/batch_norm.h"
+#include "backends/cuda/batch_norm_combine.cuh"
 #include "backends/cuda/batch_norm_once.cuh"
 #include "tessera/ops.h"
 
@@ -131,6 +132,16 @@ template <class T, class F> cudaError_t with_vectors(const norm_call &c, const v
 
 unsigned warps(int64_t n) { return (unsigned)((n * 32 + THREADS - 1) / THREADS); }
 
+/** Calls f.operator()<WARPS>(blocks) for pass 2 with `teams` teams. sums: pass 2 adds up splits; if
+ * there are many, a team is a block, which has more loads in flight than a warp. */
+template <class F> void with_team(const shape &s, bool sums, int64_t teams, F &&f)
+{
+    if (sums && s.channels / s.groups * s.splits > 64)
+        f.template operator()<THREADS / 32>((unsigned)teams);
+    else
+        f.template operator()<1>(warps(teams));
+}
+
 /** Scratch memory of a call: partial sums, if it needs them, and coefficients. */
 struct scratch {
     ts_device where;
@@ -245,8 +256,11 @@ ts_status forward(ts_frame *f, int64_t groups, bool batch, bool relu, const ts_v
             e = cudaMemsetAsync(parts, 0, (size_t)memory.bytes, on.stream);
         if (e != cudaSuccess)
             return e;
-        combine_moments<A><<<warps(statistics), THREADS, 0, on.stream>>>(
-            parts, c.s, parameter(mean), parameter(var), given_mean, given_var, weight, bias, k);
+        with_team(c.s, !given, statistics, [&]<int WARPS>(unsigned blocks) {
+            combine_moments<A, WARPS><<<blocks, THREADS, 0, on.stream>>>(
+                parts, c.s, parameter(mean), parameter(var), given_mean, given_var, weight, bias,
+                k);
+        });
         if (!elements)
             return cudaPeekAtLastError();
         return with_vectors<T>(c, c.y, [&]<int V>() {
@@ -303,8 +317,10 @@ ts_status backward(ts_frame *f, int64_t groups, bool batch, const ts_value &bias
             e = cudaMemsetAsync(parts, 0, (size_t)memory.bytes, on.stream);
         if (e != cudaSuccess)
             return e;
-        combine_sums<A><<<warps(c.s.sets * c.s.groups + c.s.channels), THREADS, 0, on.stream>>>(
-            parts, c.s, given, constant, k, parameter(f->rets[1]), parameter(f->rets[2]));
+        with_team(c.s, sums, c.s.sets * c.s.groups + c.s.channels, [&]<int WARPS>(unsigned blocks) {
+            combine_sums<A, WARPS><<<blocks, THREADS, 0, on.stream>>>(
+                parts, c.s, given, constant, k, parameter(f->rets[1]), parameter(f->rets[2]));
+        });
         if (!dx || !elements)
             return cudaPeekAtLastError();
         return with_vectors<T>(c, c.y, [&]<int V>() {
@@ -337,8 +353,10 @@ __global__ void update_kernel(parameter running_mean, parameter running_var, par
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n)
         return;
-    running_mean.put(i, running_mean.at<A>(i, 0) * (1 - rate) + rate * mean.at<A>(i, 0));
-    running_var.put(i, running_var.at<A>(i, 0) * (1 - rate) + rate * unbiased * var.at<A>(i, 0));
+    A old_mean = running_mean.load<A>(i, 0), old_var = running_var.load<A>(i, 0),
+      m = mean.load<A>(i, 0), v = var.load<A>(i, 0);
+    running_mean.put(i, old_mean * (1 - rate) + rate * m);
+    running_var.put(i, old_var * (1 - rate) + rate * unbiased * v);
 }
 
 /** batch_norm_update(running_mean, running_var, mean, var, count, momentum) */
@@ -374,7 +392,7 @@ ts_status ts_cuda_batch_norm_factors(ts_frame *f, float *factors)
     norm_call c = describe(f, 0, 0, true, false, f->args[5].d);
     return on_device(f, [&](const call &on) {
         parameter none{ts_value_none()};
-        combine_moments<float><<<warps(c.s.channels), THREADS, 0, on.stream>>>(
+        combine_moments<float, 1><<<warps(c.s.channels), THREADS, 0, on.stream>>>(
             nullptr, c.s, none, none, parameter(f->args[1]), parameter(f->args[2]),
             parameter(f->args[3]), parameter(f->args[4]),
             coefficients<float>(factors, c.s.channels));

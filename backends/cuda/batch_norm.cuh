@@ -195,10 +195,11 @@ struct forward_parameters {
                                         int64_t unit) const
     {
         int64_t at = of.statistic(unit), channel = unit % of.channels;
-        s.shift[k] = mean.at<A>(at, 0);
+        s.shift[k] = mean.load<A>(at, 0); /* inlined: all loads are issued before the first use */
         if constexpr (MODE & RELU) {
-            s.slope[k] = rsqrt(var.at<A>(at, 0) + (A)of.eps) * weight.at<A>(channel, 1);
-            s.base[k] = bias.at<A>(channel, 0);
+            A v = var.load<A>(at, 0), w = weight.load<A>(channel, 1);
+            s.base[k] = bias.load<A>(channel, 0);
+            s.slope[k] = rsqrt(v + (A)of.eps) * w;
         }
     }
 };
@@ -239,44 +240,90 @@ __global__ void __launch_bounds__(THREADS)
             0, (int)threadIdx.x);
 }
 
+/** Vectors of x, and of g for a gradient, that a thread of pixel_sums() loads before it adds the
+ *  first. */
+template <int MODE> constexpr int pixels_ahead = MODE == RESULT ? 4 : 3;
+
 /** Pass 1, channels-last: block (vectors of channels of a set, split) of threads (columns, rows),
- * where a column is a vector of channels. */
+ * where a column is a vector of channels. The blocks of all splits move through the positions
+ * together, from the last to the first: the last ones were written just before and may be in L2,
+ * and pass 3 begins with the first ones. */
 template <class T, int V, int MODE>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     pixel_sums(const T *__restrict__ x, const T *__restrict__ g, shape s,
                forward_parameters forward, part *__restrict__ parts)
 {
     using A = wide_t<T>;
-    int64_t blocks = (s.channels / V + blockDim.x - 1) / blockDim.x, set = blockIdx.x / blocks,
-            c = ((int64_t)blockIdx.x % blocks * blockDim.x + threadIdx.x) * V,
-            each = (s.positions + s.splits - 1) / s.splits,
-            from = min(blockIdx.y * each, s.positions), end = min(from + each, s.positions),
-            row = from + threadIdx.y;
+    constexpr int AHEAD = pixels_ahead<MODE>, GIVEN = MODE & RELU ? 3 : MODE != RESULT ? 1 : 0;
+    int rows = (int)blockDim.y, columns = (int)blockDim.x, y = (int)threadIdx.y;
+    int64_t blocks = (s.channels / V + columns - 1) / columns, set = blockIdx.x / blocks,
+            first = (int64_t)blockIdx.x % blocks * columns * V, c = first + threadIdx.x * V,
+            turn = (int64_t)rows * AHEAD, all = s.positions, count = 0, own = 0;
     sums<A, V, MODE> sum;
+    if constexpr (GIVEN > 0) { /* a thread computes the numbers of one channel for its block */
+        __shared__ alignas(16) A given[GIVEN][32 * V];
+        int k = y * columns + (int)threadIdx.x;
+        if (k < columns * V && first + k < s.channels) {
+            sums<A, 1, MODE> one;
+            forward.set(one, 0, s, set * s.channels + first + k);
+            given[0][k] = one.shift[0];
+            if constexpr (GIVEN == 3) {
+                given[1][k] = one.slope[0];
+                given[2][k] = one.base[0];
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            sum.shift[k] = given[0][threadIdx.x * V + k];
+            if constexpr (GIVEN == 3) {
+                sum.slope[k] = given[1][threadIdx.x * V + k];
+                sum.base[k] = given[2][threadIdx.x * V + k];
+            }
+        }
+    }
+    int64_t later = (all + turn - 1) / turn - 1 - blockIdx.y; /* turns after the block's first */
+    if (later >= 0)
+        count = (later / s.splits + 1) * turn - (later % s.splits ? 0 : (turn - all % turn) % turn);
     if (c < s.channels) {
-        const int64_t first = set * s.positions * s.channels + c, stop = first + end * s.channels,
-                      step = blockDim.y * s.channels;
-        if (MODE != RESULT)
+        using word = word_of<vec<T, V>>;
+        const int64_t last = (set * all + all - 1) * s.channels + c, step = rows * s.channels;
+        auto load = [](const T *p) { return __ldg(reinterpret_cast<const word *>(p)); };
+        auto add = [&](int64_t at, int n) { /* n positions, downwards starting at element `at` */
+            word xs[AHEAD], gs[AHEAD];
+            A wide_x[V], wide_g[V];
 #pragma unroll
-            for (int k = 0; k < V; k++)
-                forward.set(sum, k, s, set * s.channels + c + k);
-        else if (row < end)
-            load_wide<T, V>(sum.shift, x + first + row * s.channels);
-#pragma unroll(MODE & RELU ? 2 : 4)
-        for (int64_t at = first + row * s.channels; at < stop; at += step) {
-            A xs[V], gs[V];
-            load_wide<T, V>(xs, x + at);
-            if (MODE != RESULT)
-                load_wide<T, V>(gs, g + at);
+            for (int u = 0; u < AHEAD; u++)
+                if (u < n) {
+                    xs[u] = load(x + at - u * step);
+                    if (MODE != RESULT)
+                        gs[u] = load(g + at - u * step);
+                }
+            if (MODE == RESULT && own == 0)
+                unpack<T, V>(from_word<vec<T, V>>(xs[0]), sum.shift);
 #pragma unroll
-            for (int k = 0; k < V; k++)
-                sum.add(k, xs[k], MODE != RESULT ? gs[k] : 0);
+            for (int u = 0; u < AHEAD; u++)
+                if (u < n) {
+                    unpack<T, V>(from_word<vec<T, V>>(xs[u]), wide_x);
+                    if (MODE != RESULT)
+                        unpack<T, V>(from_word<vec<T, V>>(gs[u]), wide_g);
+#pragma unroll
+                    for (int k = 0; k < V; k++)
+                        sum.add(k, wide_x[k], MODE != RESULT ? wide_g[k] : 0);
+                }
+            own += n;
+        };
+        for (int64_t from = blockIdx.y * turn + y; from < all; from += s.splits * turn) {
+            int64_t left = all - from, at = last - from * s.channels;
+            if (left > (AHEAD - 1) * rows)
+                add(at, AHEAD);
+            else
+                add(at, 1 + (int)((uint32_t)(left - 1) / (uint32_t)rows));
         }
     }
     part *to = parts + (set * s.channels + c) * s.splits + blockIdx.y;
-    int64_t own = c < s.channels && row < end ? (end - row + blockDim.y - 1) / blockDim.y : 0;
-    sum.put(c < s.channels ? to : nullptr, s.splits, end - from, own, (int)blockDim.x,
-            (int)blockDim.y, (int)threadIdx.x, (int)threadIdx.y);
+    sum.put(c < s.channels ? to : nullptr, s.splits, count, own, columns, rows, (int)threadIdx.x,
+            y);
 }
 
 /** Sum over the lanes of a warp, in every lane. */
@@ -308,125 +355,6 @@ template <class A> struct coefficients {
     }
 };
 enum { COEFFICIENTS = 5 };
-
-/** Pass 2 of the forward op, one warp per statistic: writes mean and variance, combined from the
- * splits of its units or copied from the given ones, and the coefficients of its units. */
-template <class A>
-__global__ void __launch_bounds__(THREADS)
-    combine_moments(const part *parts, shape s, parameter mean, parameter var, parameter given_mean,
-                    parameter given_var, parameter weight, parameter bias, coefficients<A> to)
-{
-    int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
-    int lane = threadIdx.x % 32;
-    if (at >= s.sets * s.groups)
-        return;
-    int64_t width = s.channels / s.groups, n = width * s.splits, first = at % s.groups * width,
-            unit = at / s.groups * s.channels + first;
-    A m, v;
-    if (given_mean.data) {
-        m = given_mean.at<A>(at, 0);
-        v = given_var.at<A>(at, 0);
-    } else {
-        const part *from = parts + unit * s.splits;
-        /* A split has the mean shift + a / count and squared deviations from it of
-         * b - a^2 / count */
-        double count = 0, sum = 0, squares = 0, correction = 0;
-#pragma unroll 4
-        for (int64_t i = lane; i < n; i += 32) {
-            part p = from[i];
-            count += p.count;
-            sum += p.count * p.shift + p.a;
-        }
-        count = warp_sum(count);
-        double whole = warp_sum(sum) / count;
-#pragma unroll 4
-        for (int64_t i = lane; i < n; i += 32) {
-            part p = from[i];
-            double by = p.count > 0 ? p.a / p.count : 0, d = p.shift - whole + by,
-                   own = p.b - p.a * by;
-            squares += (own < 0 ? 0 : own) + p.count * d * d;
-            correction += p.count * d;
-        }
-        /* makes the mean of equal f64 elements exact: the products with counts were rounded */
-        correction = warp_sum(correction) / count;
-        m = (A)(isfinite(correction) ? whole + correction : whole);
-        double variance = warp_sum(squares) / count - correction * correction;
-        v = (A)(variance < 0 ? 0 : variance);
-    }
-    if (lane == 0) {
-        mean.put(at, m);
-        var.put(at, v);
-    }
-    A rstd = rsqrt(v + (A)s.eps);
-    for (int64_t k = lane; k < width; k += 32) {
-        to.mean[unit + k] = m;
-        to.scale[unit + k] = rstd * weight.at<A>(first + k, 1);
-        to.add[unit + k] = bias.at<A>(first + k, 0);
-    }
-}
-
-/** Pass 2 of the backward op, from the sums of g and g (x - mean) per unit and split. The first
- * sets * groups warps write the coefficients of the units of one statistic each; the next
- * `channels` warps compute dw and db of one channel each. constant: the statistics were given. */
-template <class A>
-__global__ void __launch_bounds__(THREADS)
-    combine_sums(const part *parts, shape s, forward_parameters forward, bool constant,
-                 coefficients<A> to, parameter dw, parameter db)
-{
-    int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32, all = s.sets * s.groups,
-            width = s.channels / s.groups;
-    int lane = threadIdx.x % 32;
-    const parameter &mean = forward.mean, &var = forward.var, &weight = forward.weight;
-    A shift = 0, dot = 0;
-    if (at < all) {
-        int64_t first = at % s.groups * width, unit = at / s.groups * s.channels + first;
-        A rstd = rsqrt(var.at<A>(at, 0) + (A)s.eps), m = mean.at<A>(at, 0),
-          n = (A)(s.samples * s.positions * width);
-        if (!constant) {
-            const part *from = parts + unit * s.splits;
-            int splits = (int)s.splits;
-            A w = weight.at<A>(first, 1);
-#pragma unroll 4
-            for (int i = lane; i < (int)width * splits; i += 32) {
-                if (width > 1)
-                    w = weight.at<A>(first + i / splits, 1);
-                shift += w * (A)from[i].a;
-                dot += w * (A)from[i].b;
-            }
-            shift = warp_sum(shift);
-            dot = warp_sum(dot);
-        }
-        for (int64_t k = lane; k < width; k += 32) {
-            to.mean[unit + k] = m;
-            to.scale[unit + k] = -rstd * rstd * rstd * dot / n;
-            to.add[unit + k] = -rstd * shift / n;
-            to.slope[unit + k] = rstd * weight.at<A>(first + k, 1);
-            to.base[unit + k] = forward.bias.at<A>(first + k, 0);
-        }
-        return;
-    }
-    int64_t c = at - all;
-    if (c >= s.channels || !(dw.data || db.data))
-        return;
-    int64_t statistic = c / width;
-    int splits = (int)s.splits;
-    A rstd = rsqrt(var.at<A>(statistic, 0) + (A)s.eps);
-#pragma unroll 4
-    for (int64_t i = lane; i < s.sets * splits; i += 32) {
-        int64_t set = s.sets > 1 ? i / splits : 0;
-        if (s.sets > 1)
-            rstd = rsqrt(var.at<A>(set * s.groups + statistic, 0) + (A)s.eps);
-        part p = parts[(set * s.channels + c) * splits + (i - set * splits)];
-        shift += (A)p.a;
-        dot += (A)p.b * rstd;
-    }
-    shift = warp_sum(shift);
-    dot = warp_sum(dot);
-    if (lane == 0) {
-        dw.put(c, dot);
-        db.put(c, shift);
-    }
-}
 
 /** Pass 3, for N channels. With d = x - mean, the result for an element x is d scale + add, and the
  * gradient of x is g slope + d scale + add (CONSTANT: g slope). */

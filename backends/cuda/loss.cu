@@ -75,7 +75,8 @@ struct classes {
     double smoothing;
 };
 
-enum { POSITIONS = 256 }; /* positions per block */
+enum { POSITIONS = 256, /* positions per block */
+       ALONE = 1 << 16  /* positions that keep a device busy with one thread each */ };
 
 /** Adds to *count the positions whose target is not ignored. */
 static __global__ void __launch_bounds__(POSITIONS)
@@ -152,23 +153,23 @@ static __global__ void __launch_bounds__(POSITIONS)
 }
 
 /** Factor that makes the probabilities exp(x - lse) of a position sum to 1 if lse lost digits;
- * otherwise 1. One warp per position. */
-template <class T>
+ * otherwise 1. LANES adjacent threads per position, a power of 2. */
+template <class T, int LANES>
 static __global__ void __launch_bounds__(POSITIONS)
     share_kernel(classes c, const T *x, const wide_t<T> *lse, wide_t<T> *share)
 {
     using A = wide_t<T>;
-    int64_t at = ((int64_t)blockIdx.x * POSITIONS + threadIdx.x) / 32;
-    if (at >= c.l.outer * c.l.inner)
-        return;
-    A known = lse[at], sum = 0;
+    int64_t at = ((int64_t)blockIdx.x * POSITIONS + threadIdx.x) / LANES;
+    int lane = threadIdx.x % LANES;
+    bool in = at < c.l.outer * c.l.inner;
+    A known = in ? lse[at] : (A)0, sum = 0;
     bool exact = known >= -(A)TS_LSE_EXACT && known <= (A)TS_LSE_EXACT;
     const T *row = x + at / c.l.inner * c.l.count * c.l.inner + at % c.l.inner;
-    for (int64_t k = threadIdx.x % 32; !exact && k < c.l.count; k += 32)
+    for (int64_t k = lane; !exact && k < c.l.count; k += LANES)
         sum += exp_from<T>(known)(widen(row[k * c.l.inner]));
-    for (int far = 16; far; far /= 2)
+    for (int far = LANES / 2; far; far /= 2)
         sum += __shfl_xor_sync(~0u, sum, far);
-    if (threadIdx.x % 32 == 0)
+    if (in && lane == 0)
         share[at] = exact ? (A)1 : (A)1 / sum;
 }
 
@@ -418,8 +419,12 @@ static void launch_slopes(const classes &c, const T *g, bool each, const unsigne
     int64_t positions = c.l.outer * c.l.inner, n = positions * c.l.count;
     if (!positions)
         return;
-    share_kernel<T><<<(unsigned)((positions * 32 + POSITIONS - 1) / POSITIONS), POSITIONS, 0,
-                      stream>>>(c, x, lse, share);
+    /* a thread per position if the classes are few, or adjacent threads read adjacent positions */
+    bool alone = c.l.count <= 8 || (c.l.inner >= 32 && positions >= ALONE);
+    int64_t lanes = alone ? 1 : 32;
+    auto factors = alone ? share_kernel<T, 1> : share_kernel<T, 32>;
+    factors<<<(unsigned)((positions * lanes + POSITIONS - 1) / POSITIONS), POSITIONS, 0, stream>>>(
+        c, x, lse, share);
     if (c.l.inner == 1 && c.l.count >= 512 && positions < 65536) {
         bool aligned = aligned16(x) && aligned16(dx);
         /* elements of a row, and those before it in its first vector */

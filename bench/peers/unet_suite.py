@@ -8,8 +8,9 @@ must agree, and the losses after the first steps.
 The sides of a batch size take turns in one process. A turn is 10 steps and one wait; the median of
 five turns counts. kernels_us is the time of a step's kernels by torch.profiler, host_us the host's
 time for a step (Tessera only). peak_mib is the peak memory of tensors in the last of a side's first
-steps, model included. "step graph": a compiled function with `graph` and `replay`. --kernels N
-lists the N kernels that take longest on each side.
+steps, model included; inference runs first, before the optimizer has state. "step graph": a
+compiled function with `graph` and `replay`. --kernels N lists the N kernels that take
+longest on each side.
 """
 # SPDX-License-Identifier: MIT
 import contextlib

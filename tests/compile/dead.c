@@ -109,6 +109,7 @@ TS_TEST(calls_that_may_fail_are_marked)
 {
     static const char *const backward[] = {
         "cross_entropy_backward", "cross_entropy_grad", "max_pool_backward",
+        "max_pool_taps_backward",
         "scaled_dot_product_attention_backward"}; /* their arguments come from forward calls */
     int marked = 0;
     for (int op = 0; op < TS_OP_COUNT; op++)

@@ -325,6 +325,66 @@ TS_TEST(mlp_and_sequential_run_their_parts_in_order)
     ts_module_free(m);
 }
 
+enum { LARGE = 1 << 20 };
+static int64_t in_use_before, most_in_use;
+
+/** x + 1; notes the memory in use, which includes x. */
+static ts_tensor *add_one(ts_tensor *x)
+{
+    int64_t now = ts_memory_get_stats().in_use - in_use_before;
+    most_in_use = now > most_in_use ? now : most_in_use;
+    return ts_add_scalar(x, 1);
+}
+static ts_tensor *same(ts_tensor *x) { return x; }
+static ts_tensor *outside; /* of a scope around the forward */
+static ts_tensor *other(ts_tensor *x)
+{
+    (void)x;
+    return outside;
+}
+
+TS_TEST(sequential_releases_a_result_after_the_next_child)
+{
+    ts_module *m = ts_sequential_new();
+    for (int i = 0; i < 6; i++)
+        ck_assert_int_eq(ts_sequential_add(m, ts_activation_new("Add", add_one)), TS_OK);
+    TS_SCOPE;
+    TS_NO_GRAD;
+    ts_tensor *x = ts_zeros(TS_SIZES(LARGE), TS_F32);
+    ck_assert_ptr_nonnull(ts_forward(m, x)); /* pools of the allocator */
+    in_use_before = ts_memory_get_stats().in_use;
+    most_in_use = 0;
+    ts_tensor *y = ts_forward(m, x);
+    ck_assert_ptr_nonnull(y);
+    ck_assert_double_eq(at(y, LARGE - 1), 6);
+    ck_assert_int_lt(most_in_use, 2 * LARGE * (int64_t)sizeof(float));
+    ts_module_free(m);
+}
+
+TS_TEST(children_of_a_sequential_may_return_tensors_of_others)
+{
+    TS_SCOPE;
+    ts_module *m = ts_sequential_new();
+    ck_assert_int_eq(ts_sequential_add(m, ts_activation_new("Add", add_one)), TS_OK);
+    ck_assert_int_eq(ts_sequential_add(m, ts_activation_new("Same", same)), TS_OK);
+    ck_assert_int_eq(ts_sequential_add(m, ts_activation_new("Other", other)), TS_OK);
+    ck_assert_int_eq(ts_sequential_add(m, ts_activation_new("Same", same)), TS_OK);
+    outside = ts_ones(TS_SIZES(3), TS_F32);
+    ts_tensor *x = ts_zeros(TS_SIZES(3), TS_F32);
+    {
+        TS_SCOPE;
+        ck_assert_ptr_eq(ts_forward(m, x), outside);
+    }
+    ck_assert_double_eq(at(outside, 2), 1); /* still owned by its scope */
+    outside = x;
+    ck_assert_ptr_eq(ts_forward(m, x), x);
+    outside = NULL; /* a child that fails */
+    ck_assert_ptr_null(ts_forward(m, x));
+    ts_error_clear();
+    ck_assert_double_eq(at(x, 0), 0);
+    ts_module_free(m);
+}
+
 TS_TEST(errors_of_constructors_name_the_argument)
 {
     ck_assert_ptr_null(ts_linear_new(3, -1, true));

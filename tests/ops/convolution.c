@@ -422,3 +422,44 @@ TS_TEST(channels_last_is_distinguished_from_contiguous)
     /* one channel, apart as in a contiguous tensor */
     ck_assert(ts_is_contiguous(ts_conv2d(one, ts_narrow(w, 1, 0, 1), TS_NONE, NULL)));
 }
+
+/* The rule copies such gradients to channels-last, so that all kernels read one copy. */
+TS_TEST(gradients_of_other_strides_equal_dense_ones)
+{
+    const char *text = getenv("TS_TEST_SEED");
+    uint64_t state = text ? strtoull(text, NULL, 10) : 1;
+    for (int i = 0; i < 40; i++) {
+        TS_SCOPE;
+        int64_t n = drawn(&state, 1, 3), in = drawn(&state, 2, 20), out = drawn(&state, 2, 20),
+                h = drawn(&state, 3, 12), w = drawn(&state, 3, 12), skip = drawn(&state, 1, 5);
+        bool transposed = drawn(&state, 0, 1), sum = drawn(&state, 0, 3) == 0;
+        ts_conv_opts opts = {.size = sizeof opts, .stride = {2, 2}};
+        const int64_t w_sizes[] = {transposed ? in : out, transposed ? out : in, 2, 2};
+        ts_tensor *x = filled(1, TS_F64, (int64_t[]){n, in, h, w}, true),
+                  *weight = filled(2, TS_F64, w_sizes, true),
+                  *bias = ts_zeros(TS_SIZES(out), TS_F64), *grads[2][3];
+        for (int k = 0; k < 2; k++) {
+            ts_tensor *leaves[3] = {x, weight, bias};
+            for (int j = 0; j < 3; j++)
+                leaves[j] = ts_set_requires_grad(ts_detach(leaves[j]), true);
+            ts_tensor *y = (transposed ? ts_conv_transpose2d : ts_conv2d)(leaves[0], leaves[1],
+                                                                         leaves[2], &opts);
+            OK(y);
+            ts_tensor *beside = filled(3, TS_F64, (int64_t[]){n, skip, ts_size(y, 2),
+                                                              ts_size(y, 3)}, true),
+                      *g = filled(4, TS_F64, (int64_t[]){n, skip + out, ts_size(y, 2),
+                                                         ts_size(y, 3)}, true);
+            ts_tensor *own = sum ? ts_ones(TS_SIZES(n, out, ts_size(y, 2), ts_size(y, 3)), TS_F64)
+                                 : ts_narrow(g, 1, skip, out);
+            ts_tensor *loss = k     ? ts_sum(ts_mul(y, ts_clone(own)))
+                              : sum ? ts_sum(y)
+                                    : ts_sum(ts_mul(ts_cat((ts_tensor *[]){beside, y}, 2, 1), g));
+            OK(ts_backward(loss));
+            for (int j = 0; j < 3; j++)
+                grads[k][j] = ts_grad(leaves[j]);
+        }
+        for (int j = 0; j < 3; j++)
+            ck_assert(distance(grads[0][j], grads[1][j]) < 1e-12);
+        ck_assert(is_last(grads[0][0]) && is_last(grads[0][1]));
+    }
+}

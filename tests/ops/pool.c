@@ -268,6 +268,50 @@ TS_TEST(gradients_of_maxima_are_sums_at_their_indices)
     }
 }
 
+/** The gradient of x through a max pool, with or without indices, and through another use of x
+ *  before the pool, whose gradient therefore arrives first. */
+static ts_tensor *pooled_gradient(ts_tensor *x, const ts_pool_opts *opts, bool indices, bool slice)
+{
+    ts_tensor *places, *leaf = ts_set_requires_grad(ts_detach(x), true),
+              *h = ts_mul_scalar(leaf, 1);
+    ts_tensor *y = ts_max_pool2d(h, opts, indices ? &places : NULL);
+    OK(y);
+    int64_t n = ts_size(x, 0), c = ts_size(x, 1), out[] = {n, c, ts_size(y, 2), ts_size(y, 3)};
+    ts_tensor *g = ts_reshape(ts_sin(ts_arange(0, (double)ts_numel(y), 1, TS_F32)), out, 4),
+              *beside = slice ? ts_narrow(ts_cat((ts_tensor *[]){h, h}, 2, 1), 1, c / 2, c) : h,
+              *w = ts_reshape(ts_cos(ts_arange(0, (double)ts_numel(x), 1, TS_F32)), ts_sizes(x), 4);
+    OK(ts_backward(ts_add(ts_sum(ts_mul(y, ts_to(g, ts_dtype_of(x)))),
+                          ts_sum(ts_mul(beside, ts_to(w, ts_dtype_of(x)))))));
+    return ts_to(ts_contiguous(ts_grad(leaf)), TS_F64);
+}
+
+TS_TEST(gradients_by_taps_equal_those_by_indices)
+{
+    uint64_t state = seed();
+    for (int i = 0; i < 80; i++) {
+        TS_SCOPE;
+        int64_t n = drawn(&state, 1, 3), c = drawn(&state, 1, 40), size[2], kernel[2];
+        ts_pool_opts opts = {.size = sizeof opts, .ceil = drawn(&state, 0, 1)};
+        bool touching = drawn(&state, 0, 1);
+        for (int d = 0; d < 2; d++) {
+            kernel[d] = touching ? 2 + (d ? kernel[0] - 2 : drawn(&state, 0, 1))
+                                 : drawn(&state, 1, 4);
+            opts.kernel[d] = kernel[d];
+            opts.stride[d] = touching ? kernel[d] : drawn(&state, 1, 3);
+            opts.dilation[d] = touching ? 1 : drawn(&state, 1, 2);
+            opts.padding[d] = touching ? 0 : drawn(&state, 0, kernel[d] / 2);
+            size[d] = touching ? kernel[d] * drawn(&state, 1, 6)
+                               : drawn(&state, opts.dilation[d] * kernel[d], 20);
+        }
+        ts_tensor *x = ts_normal(TS_SIZES(n, c, size[0], size[1]), 0, 1, TS_F32);
+        ts_dtype dtype = drawn(&state, 0, 1) ? TS_F32 : TS_BF16;
+        x = ts_to(drawn(&state, 0, 1) ? last_of(x) : x, dtype);
+        bool slice = drawn(&state, 0, 1);
+        assert_close(pooled_gradient(x, &opts, false, slice),
+                     pooled_gradient(x, &opts, true, slice), dtype == TS_BF16 ? 0.1 : 1e-5);
+    }
+}
+
 TS_TEST(images_keep_channels_last)
 {
     TS_SCOPE;
