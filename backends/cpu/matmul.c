@@ -2,6 +2,7 @@
  * depends only on the shape, so results do not depend on the number of threads. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/gemm.h"
+#include "backends/cpu/hgemm.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/sgemm.h"
 #include "core/parallel.h"
@@ -306,6 +307,18 @@ static void matrix_steps(const ts_tensor *t, int64_t *row, int64_t *column)
     *column = t->strides[t->ndim - 1];
 }
 
+/** multiply() for any dtype. Halves whose product needs f32 operands run the whole call in f32. */
+static ts_status multiply_any(ts_frame *f, const ts_gemm *g, int64_t count, int64_t a_step,
+                              int64_t b_step, int64_t c_step)
+{
+    ts_dtype dtype = f->plan->compute;
+    if (!ts_dtype_is_half(dtype))
+        return multiply(f->thread, g, dtype, count, a_step, b_step, c_step);
+    if (!TS_V(ts_half_suits)(g, dtype))
+        return ts_run_widened(f);
+    return TS_V(ts_half_product)(f, g, dtype, count, a_step, b_step, c_step);
+}
+
 static ts_status mm(ts_frame *f)
 {
     const ts_tensor *a = f->args[0].t, *b = f->args[1].t, *c = f->rets[0].t;
@@ -315,8 +328,8 @@ static ts_status mm(ts_frame *f)
     matrix_steps(a, &g.a_row, &g.a_column);
     matrix_steps(b, &g.b_row, &g.b_column);
     g.c_row = g.n;
-    return multiply(f->thread, &g, f->plan->compute, last == 2 ? a->sizes[0] : 1,
-                    last == 2 ? a->strides[0] : 0, last == 2 ? b->strides[0] : 0, g.m * g.n);
+    return multiply_any(f, &g, last == 2 ? a->sizes[0] : 1, last == 2 ? a->strides[0] : 0,
+                        last == 2 ? b->strides[0] : 0, g.m * g.n);
 }
 
 /* -------------------------------------------------------------------------------- addmm ---- */
@@ -394,6 +407,8 @@ static ts_status addmm(ts_frame *f)
     if (plain && s.beta_d == 1) /* linear's bias is a row */
         g.bias = x->data;
     ts_dtype dtype = f->plan->compute;
+    if (ts_dtype_is_half(dtype))
+        return plain ? multiply_any(f, &g, 1, 0, 0, 0) : ts_run_widened(f);
     ts_parallel_body body = bodies[dtype];
     int64_t grain = TS_CPU_GRAIN(4) / ts_max64(s.n, 1) + 1;
     bool is_float = dtype == TS_F32 || dtype == TS_F64;
@@ -436,7 +451,7 @@ static ts_status linear(ts_frame *f)
     g.c_row = g.n;
     if (f->args[2].tag == TS_TAG_TENSOR)
         g.bias = f->args[2].t->data;
-    return multiply(f->thread, &g, f->plan->compute, 1, 0, 0, 0);
+    return multiply_any(f, &g, 1, 0, 0, 0);
 }
 
 /* -------------------------------------------------------------------------- column sums ---- */
@@ -564,8 +579,8 @@ static ts_status linear_backward(ts_frame *f)
 
 #define NUMBERS (TS_DT_FLOATS | TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8))
 TS_CPU_FAMILY(matmul,
-    {TS_OP_mm, mm, {NUMBERS, 0}},
-    {TS_OP_bmm, mm, {NUMBERS, 0}},
-    {TS_OP_addmm, addmm, {NUMBERS, 0}},
-    {TS_OP_linear, linear, {NUMBERS, 0}},
+    {TS_OP_mm, mm, {NUMBERS | TS_DT_HALVES, 0}},
+    {TS_OP_bmm, mm, {NUMBERS | TS_DT_HALVES, 0}},
+    {TS_OP_addmm, addmm, {NUMBERS | TS_DT_HALVES, 0}},
+    {TS_OP_linear, linear, {NUMBERS | TS_DT_HALVES, 0}},
     {TS_OP_linear_backward, linear_backward, {NUMBERS, 0}})

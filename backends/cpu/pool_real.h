@@ -7,7 +7,7 @@
 enum { CHANNELS = 16, /* channels per task of a channels-last backward */
        FEW_CHANNELS = 8, /* a backward adds the gradients of fewer channels one by one */
        PLANES = 4096,    /* elements of small planes that a backward clears together */
-       SPARSE = 4 };     /* positions per gradient of a plane with few gradients */
+       SPARSE = 64 };    /* positions per gradient of a plane with few gradients */
 #endif
 
 /* Type of an index in a vector lane: an integer of T's width, stored in the bits of a V. */
