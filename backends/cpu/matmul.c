@@ -6,6 +6,7 @@
 #include "backends/cpu/loops.h"
 #include "backends/cpu/sgemm.h"
 #include "core/parallel.h"
+#include "include/tessera/ops.h"
 #include "ops/kernel.h"
 
 /* ------------------------------------------------------------------ matrix times vector ---- */
@@ -522,6 +523,24 @@ static void columns_run(const columns *sums, ts_dtype dtype, void *scratch)
     bodies[dtype](&total, 0, 1);
 }
 
+/** Gradients of halves: the products g of input and weight, where they are wanted, and the sums of
+ * the bias. */
+static ts_status linear_backward_halves(ts_frame *f, const ts_gemm *g)
+{
+    static const int64_t dims[TS_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
+    ts_tensor *grad = f->args[0].t;
+    ts_dtype half = f->plan->compute;
+    for (int i = 0; i < 2; i++)
+        if (f->rets[i].tag == TS_TAG_TENSOR && !TS_V(ts_half_suits)(&g[i], half))
+            return ts_run_widened(f);
+    if (f->rets[2].tag == TS_TAG_TENSOR)
+        TS_TRY(TS_STATUS_OF(ts_sum_out(f->rets[2].t, grad, dims, grad->ndim - 1, false)));
+    for (int i = 0; i < 2; i++)
+        if (f->rets[i].tag == TS_TAG_TENSOR)
+            TS_TRY(TS_V(ts_half_product)(f, &g[i], half, 1, 0, 0, 0));
+    return TS_OK;
+}
+
 static ts_status linear_backward(ts_frame *f)
 {
     const ts_tensor *grad = f->args[0].t;
@@ -556,6 +575,8 @@ static ts_status linear_backward(ts_frame *f)
         own[1] = summed || (dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan[1], &g[1], NULL));
         bytes = own[1] && plan[1].bytes > bytes ? plan[1].bytes : bytes;
     }
+    if (ts_dtype_is_half(dtype))
+        return linear_backward_halves(f, g);
     if (wants_sums && !summed) {
         size_t need = columns_cut(&sums, grad, f->rets[2].t);
         bytes = need > bytes ? need : bytes;
@@ -583,4 +604,4 @@ TS_CPU_FAMILY(matmul,
     {TS_OP_bmm, mm, {NUMBERS | TS_DT_HALVES, 0}},
     {TS_OP_addmm, addmm, {NUMBERS | TS_DT_HALVES, 0}},
     {TS_OP_linear, linear, {NUMBERS | TS_DT_HALVES, 0}},
-    {TS_OP_linear_backward, linear_backward, {NUMBERS, 0}})
+    {TS_OP_linear_backward, linear_backward, {NUMBERS | TS_DT_HALVES, 0}})
