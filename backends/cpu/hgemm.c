@@ -99,7 +99,7 @@ VEC_FN void sum_down(ts_dtype half, const product *r, const float *const *a, con
             store_row(half, r, c, i, j + v * VF_LANES, sum[i][v], lanes);
 }
 
-/** Computes the dot products of `rows` rows with `columns` columns of b from j on, which are dense. */
+/** Computes the dot products of `rows` rows with `columns` dense columns of b from j on. */
 VEC_FN void dot_columns(ts_dtype half, const product *r, const float *const *a, const uint16_t *b,
                         uint16_t *c, int rows, int64_t j, int columns)
 {
@@ -292,8 +292,7 @@ static void store_sums(const product *r, const float *sums, uint16_t *c, int64_t
             vf y = vf_load(sums + v);
             if (bias)
                 y = y + vf_load_bf16_n(bias + j + v, lanes);
-            _mm256_mask_storeu_epi16(c + i * r->g.c_row + j + v, vm_first_n(lanes),
-                                     (__m256i)vf_to_vh_bf16(y));
+            vf_store_bf16_n(c + i * r->g.c_row + j + v, y, lanes);
         }
 }
 

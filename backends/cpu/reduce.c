@@ -24,6 +24,7 @@ enum {
     NARROW = 128,     /* columns of halves that are widened at a time */
     SHORT = 32,       /* most elements per result in a turned pass */
     TURNED = 1024,    /* elements of a tile in a turned pass */
+    NARROW_TURNED = 16, /* most adjacent results that a turned pass gathers */
     SHORT_RUN = 16    /* most elements of runs that an inner pass gathers together */
 };
 
@@ -69,6 +70,20 @@ static void plan_parts(reduction *r)
     r->pieces = ts_ceil_div(r->sizes[0], RUN_BLOCK);
     r->runs = ts_max64(RUN_BLOCK / r->sizes[0], 1);
     r->parts = r->pieces > 1 ? r->pieces * r->all_runs : ts_ceil_div(r->all_runs, r->runs);
+}
+
+/** Makes a pass of few columns a turned pass, if each result is the fold of few rows. */
+static void turn_narrow(reduction *r, int64_t item)
+{
+    if (!r->width || r->width > NARROW_TURNED || r->length > SHORT || r->results < 8)
+        return;
+    memmove(r->kept_sizes + 1, r->kept_sizes, sizeof(int64_t) * (size_t)r->kept);
+    memmove(r->kept_steps + 1, r->kept_steps, sizeof(int64_t) * (size_t)r->kept);
+    r->kept_sizes[0] = r->width;
+    r->kept_steps[0] = item;
+    r->kept++;
+    r->results *= r->width;
+    r->width = 0;
 }
 
 /** Plans the next pass, which folds the results of this pass, stored at `parts`. */
@@ -146,6 +161,7 @@ static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold
     int64_t item = wide ? 8 : 4;
     reduction r;
     plan_first(&r, t, mask);
+    turn_narrow(&r, ts_dtype_sizes[t->dtype]);
     plan_parts(&r);
     r.x = t->data;
     r.params = params;
