@@ -63,13 +63,15 @@ PAIR(kl_div, INT(3))
  * of one element's loss. u and v are the upstream gradients of these results; one of them may be
  * NULL. */
 
-/** 1 / number of elements for TS_REDUCTION_MEAN, else 1. */
+/** 1 / number of elements for TS_REDUCTION_MEAN, 1 / batch for TS_REDUCTION_BATCHMEAN, else 1. */
 static double scale_of(ts_vjp_call *b)
 {
     ts_meta self = ts_rule_arg_meta(b, 1);
     int64_t n = 1;
     for (int d = 0; d < self.ndim; d++)
         n *= self.sizes[d];
+    if (INT(3) == TS_REDUCTION_BATCHMEAN && self.ndim)
+        return 1 / (double)self.sizes[0];
     return INT(3) == TS_REDUCTION_MEAN ? 1 / (double)n : 1;
 }
 
@@ -142,3 +144,41 @@ static ts_status logits_second(ts_vjp_call *b)
 }
 const ts_vjp ts_vjp_binary_cross_entropy_with_logits_backward = {
     .rule = logits_second, .always = READS(0) | READS(1) | READS(2)};
+
+/** Sum of a and b, of which one may be NULL. */
+static ts_tensor *sum_of_any(ts_tensor *a, ts_tensor *b)
+{
+    return a && b ? ts_add(a, b) : a ? a : b;
+}
+
+/* With e = exp(target), l_self is -target, or -e with log_target; l_target is
+ * log(target) + 1 - self, or e (1 - self + target). */
+static ts_status divergence_second(ts_vjp_call *b)
+{
+    ts_tensor *u = GRAD(0), *v = GRAD(1), *g = ARG(0), *x = ARG(1), *t = ARG(2);
+    bool log_target = INT(4);
+    double scale = scale_of(b);
+    ts_tensor *e = log_target ? ts_exp(t) : NULL, *by_u = NULL, *by_v = NULL, *p = NULL, *q = NULL;
+    if (NEEDS(0)) {
+        if (u)
+            by_u = ts_kl_div_backward(u, x, t, TS_REDUCTION_NONE, log_target, NULL);
+        if (v) /* the gradient of target for the upstream gradient v */
+            ts_kl_div_backward(v, x, t, TS_REDUCTION_NONE, log_target, &by_v);
+        GIVE(0, scaled(sum_of_any(by_u, by_v), scale));
+    }
+    if (u && NEEDS(2)) /* -u g times the derivative of target, or of e */
+        p = scaled(ts_neg(log_target ? ts_mul(ts_mul(u, g), e) : ts_mul(u, g)), scale);
+    if (v && (NEEDS(1) || NEEDS(2)))
+        q = scaled(log_target ? ts_mul(ts_mul(v, g), e) : ts_mul(v, g), scale);
+    if (q)
+        GIVE(1, ts_neg(q));
+    if (NEEDS(2)) {
+        ts_tensor *bend = !q           ? NULL
+                          : log_target ? ts_mul(q, ts_rsub_scalar(ts_sub(x, t), 2))
+                                       : ts_div(q, t);
+        GIVE(2, sum_of_any(p, bend));
+    }
+    return TS_OK;
+}
+const ts_vjp ts_vjp_kl_div_backward = {
+    .rule = divergence_second, .always = READS(0) | READS(1) | READS(2)};

@@ -1,5 +1,6 @@
 /** @file copy.c  Copies and conversions between all pairs of dtypes. */
 // SPDX-License-Identifier: MIT
+#include "backends/cpu/bytes.h"
 #include "backends/cpu/copy.h"
 #include "core/convert.h"
 #include "core/parallel.h"
@@ -284,8 +285,13 @@ static void move_rows(void *ctx, int64_t begin, int64_t end)
                 memcpy(&v, f + k, sizeof v);
                 memcpy(t + k, &v, sizeof v);
             }
-            if (k < bytes)
-                memcpy(t + k, f + k, (size_t)(bytes - k));
+            if (k && k < bytes) { /* the last vector overlaps the one before it */
+                vf v;
+                memcpy(&v, f + bytes - VEC_BYTES, sizeof v);
+                memcpy(t + bytes - VEC_BYTES, &v, sizeof v);
+            } else if (k < bytes) {
+                ts_copy_bytes(t, f, bytes);
+            }
         }
         begin += many;
     }

@@ -4,6 +4,7 @@
  * number of threads.
  */
 // SPDX-License-Identifier: MIT
+#include "backends/cpu/bytes.h"
 #include "backends/cpu/copy.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
@@ -109,14 +110,16 @@ static rows rows_of(const int64_t *sizes, int ndim, int64_t dim, const ts_tensor
     return r;
 }
 
-/** Copies n bytes of any alignment. Whole vectors are copied inline, because a memcpy() call per
- * row costs as much as a short row. */
+/** Copies n bytes of any alignment. A memcpy() call per row would cost as much as a short row. */
 VEC_FN void copy_bytes(char *to, const char *from, int64_t n)
 {
-    for (; n >= VEC_BYTES; n -= VEC_BYTES, to += VEC_BYTES, from += VEC_BYTES)
-        memcpy(to, from, VEC_BYTES);
-    if (n)
-        memcpy(to, from, (size_t)n);
+    if (n < VEC_BYTES) {
+        ts_copy_bytes(to, from, n);
+        return;
+    }
+    for (int64_t i = 0; i + VEC_BYTES < n; i += VEC_BYTES)
+        memcpy(to + i, from + i, VEC_BYTES);
+    memcpy(to + n - VEC_BYTES, from + n - VEC_BYTES, VEC_BYTES); /* overlaps */
 }
 
 /* Rows of `length` bytes, which is a constant where memcpy() is the copy. */

@@ -61,3 +61,20 @@ ts_isa ts_cpu_isa(void)
     }
     return (ts_isa)isa;
 }
+
+bool ts_cpu_has_bf16(void)
+{
+#if TS_WIDE_VARIANTS
+    static _Atomic int known = -1; // every thread would store the same value
+    int has = atomic_load_explicit(&known, memory_order_relaxed);
+    if (has < 0) {
+        unsigned a, b, c, d;
+        has = __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1) &&
+              ts_cpu_isa() == TS_ISA_AVX512;
+        atomic_store_explicit(&known, has, memory_order_relaxed);
+    }
+    return has;
+#else
+    return false;
+#endif
+}

@@ -11,6 +11,8 @@
 #ifndef TS_BACKENDS_CPU_ISA_H
 #define TS_BACKENDS_CPU_ISA_H
 
+#include <stdbool.h>
+
 typedef enum ts_isa { TS_ISA_BASELINE, TS_ISA_AVX2, TS_ISA_AVX512, TS_ISA_COUNT } ts_isa;
 
 /** Best variant that both the processor and the operating system support. */
@@ -23,6 +25,9 @@ ts_isa ts_cpu_isa_supported(void);
 ts_isa ts_cpu_isa(void);
 /** The variant that ts_cpu_isa() chooses if TS_ISA has this value (NULL or "": unset). */
 ts_isa ts_isa_choose(const char *ts_isa_value);
+/** True if the AVX-512 variant is in use and the processor multiplies pairs of bf16
+ *  (AVX512_BF16). */
+bool ts_cpu_has_bf16(void);
 /** "baseline", "avx2", "avx512"; "?" for anything else. */
 const char *ts_isa_name(ts_isa isa);
 

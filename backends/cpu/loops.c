@@ -144,7 +144,7 @@ static bool is_one_run(const layout *l)
             const char *from = at + r * row;                                                       \
             T *to = block + r * n;                                                                 \
             if (step == (int64_t)sizeof(T)) {                                                      \
-                memcpy(to, from, (size_t)n * sizeof(T));                                           \
+                ts_copy_bytes((char *)to, from, n * (int64_t)sizeof(T));                           \
             } else if (step == 0) {                                                                \
                 T x = *(const T *)from;                                                            \
                 for (int64_t i = 0; i < n; i++)                                                    \

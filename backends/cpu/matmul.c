@@ -2,9 +2,11 @@
  * depends only on the shape, so results do not depend on the number of threads. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/gemm.h"
+#include "backends/cpu/hgemm.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/sgemm.h"
 #include "core/parallel.h"
+#include "include/tessera/ops.h"
 #include "ops/kernel.h"
 
 /* ------------------------------------------------------------------ matrix times vector ---- */
@@ -306,6 +308,18 @@ static void matrix_steps(const ts_tensor *t, int64_t *row, int64_t *column)
     *column = t->strides[t->ndim - 1];
 }
 
+/** multiply() for any dtype. Halves whose product needs f32 operands run the whole call in f32. */
+static ts_status multiply_any(ts_frame *f, const ts_gemm *g, int64_t count, int64_t a_step,
+                              int64_t b_step, int64_t c_step)
+{
+    ts_dtype dtype = f->plan->compute;
+    if (!ts_dtype_is_half(dtype))
+        return multiply(f->thread, g, dtype, count, a_step, b_step, c_step);
+    if (!TS_V(ts_half_suits)(g, dtype))
+        return ts_run_widened(f);
+    return TS_V(ts_half_product)(f, g, dtype, count, a_step, b_step, c_step);
+}
+
 static ts_status mm(ts_frame *f)
 {
     const ts_tensor *a = f->args[0].t, *b = f->args[1].t, *c = f->rets[0].t;
@@ -315,8 +329,8 @@ static ts_status mm(ts_frame *f)
     matrix_steps(a, &g.a_row, &g.a_column);
     matrix_steps(b, &g.b_row, &g.b_column);
     g.c_row = g.n;
-    return multiply(f->thread, &g, f->plan->compute, last == 2 ? a->sizes[0] : 1,
-                    last == 2 ? a->strides[0] : 0, last == 2 ? b->strides[0] : 0, g.m * g.n);
+    return multiply_any(f, &g, last == 2 ? a->sizes[0] : 1, last == 2 ? a->strides[0] : 0,
+                        last == 2 ? b->strides[0] : 0, g.m * g.n);
 }
 
 /* -------------------------------------------------------------------------------- addmm ---- */
@@ -394,6 +408,8 @@ static ts_status addmm(ts_frame *f)
     if (plain && s.beta_d == 1) /* linear's bias is a row */
         g.bias = x->data;
     ts_dtype dtype = f->plan->compute;
+    if (ts_dtype_is_half(dtype))
+        return plain ? multiply_any(f, &g, 1, 0, 0, 0) : ts_run_widened(f);
     ts_parallel_body body = bodies[dtype];
     int64_t grain = TS_CPU_GRAIN(4) / ts_max64(s.n, 1) + 1;
     bool is_float = dtype == TS_F32 || dtype == TS_F64;
@@ -436,7 +452,7 @@ static ts_status linear(ts_frame *f)
     g.c_row = g.n;
     if (f->args[2].tag == TS_TAG_TENSOR)
         g.bias = f->args[2].t->data;
-    return multiply(f->thread, &g, f->plan->compute, 1, 0, 0, 0);
+    return multiply_any(f, &g, 1, 0, 0, 0);
 }
 
 /* -------------------------------------------------------------------------- column sums ---- */
@@ -507,6 +523,24 @@ static void columns_run(const columns *sums, ts_dtype dtype, void *scratch)
     bodies[dtype](&total, 0, 1);
 }
 
+/** Gradients of halves: the products g of input and weight, where they are wanted, and the sums of
+ * the bias. */
+static ts_status linear_backward_halves(ts_frame *f, const ts_gemm *g)
+{
+    static const int64_t dims[TS_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
+    ts_tensor *grad = f->args[0].t;
+    ts_dtype half = f->plan->compute;
+    for (int i = 0; i < 2; i++)
+        if (f->rets[i].tag == TS_TAG_TENSOR && !TS_V(ts_half_suits)(&g[i], half))
+            return ts_run_widened(f);
+    if (f->rets[2].tag == TS_TAG_TENSOR)
+        TS_TRY(TS_STATUS_OF(ts_sum_out(f->rets[2].t, grad, dims, grad->ndim - 1, false)));
+    for (int i = 0; i < 2; i++)
+        if (f->rets[i].tag == TS_TAG_TENSOR)
+            TS_TRY(TS_V(ts_half_product)(f, &g[i], half, 1, 0, 0, 0));
+    return TS_OK;
+}
+
 static ts_status linear_backward(ts_frame *f)
 {
     const ts_tensor *grad = f->args[0].t;
@@ -541,6 +575,8 @@ static ts_status linear_backward(ts_frame *f)
         own[1] = summed || (dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan[1], &g[1], NULL));
         bytes = own[1] && plan[1].bytes > bytes ? plan[1].bytes : bytes;
     }
+    if (ts_dtype_is_half(dtype))
+        return linear_backward_halves(f, g);
     if (wants_sums && !summed) {
         size_t need = columns_cut(&sums, grad, f->rets[2].t);
         bytes = need > bytes ? need : bytes;
@@ -564,8 +600,8 @@ static ts_status linear_backward(ts_frame *f)
 
 #define NUMBERS (TS_DT_FLOATS | TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8))
 TS_CPU_FAMILY(matmul,
-    {TS_OP_mm, mm, {NUMBERS, 0}},
-    {TS_OP_bmm, mm, {NUMBERS, 0}},
-    {TS_OP_addmm, addmm, {NUMBERS, 0}},
-    {TS_OP_linear, linear, {NUMBERS, 0}},
-    {TS_OP_linear_backward, linear_backward, {NUMBERS, 0}})
+    {TS_OP_mm, mm, {NUMBERS | TS_DT_HALVES, 0}},
+    {TS_OP_bmm, mm, {NUMBERS | TS_DT_HALVES, 0}},
+    {TS_OP_addmm, addmm, {NUMBERS | TS_DT_HALVES, 0}},
+    {TS_OP_linear, linear, {NUMBERS | TS_DT_HALVES, 0}},
+    {TS_OP_linear_backward, linear_backward, {NUMBERS | TS_DT_HALVES, 0}})

@@ -58,4 +58,19 @@ extern const ts_micro_f64 TS_V(ts_micro_f64)[MICRO_ROWS + 1][2];
 typedef void (*ts_micro_copy_f32)(MICRO_PARAMS(float), float *a_to, float *b_to, float *sums);
 extern const ts_micro_copy_f32 TS_V(ts_micro_copy_f32)[MICRO_ROWS + 1][2];
 
+/**
+ * c (rows, columns) = a (rows, 2 pairs) b (2 pairs, columns) for bf16 a and b, summed in f32. With
+ * `add` the result is added to c. c has whole vectors of columns, rows c_row floats apart.
+ * @param a_row, a_step  bytes between rows of a, and between pairs of neighbouring elements
+ * @param b              (pairs, MICRO_COLUMNS_F, 2): the pairs of each column side by side
+ * @param odd            1 if the last pair of a has one element, else 0
+ */
+#define MICRO_PARAMS_BF16                                                                          \
+    int64_t pairs, const char *a, int64_t a_row, int64_t a_step, const uint16_t *b, float *c,      \
+        int64_t c_row, int odd, bool add
+#define MICRO_PAIR_BF16 (2 * MICRO_COLUMNS_F) /* bf16 of a pair of rows of b */
+typedef void (*ts_micro_bf16)(MICRO_PARAMS_BF16);
+/** Indexed as ts_micro_f32; NULL except in the AVX-512 variant. Requires ts_cpu_has_bf16(). */
+extern const ts_micro_bf16 TS_V(ts_micro_bf16)[MICRO_ROWS + 1][2];
+
 #endif

@@ -1,14 +1,16 @@
 /**
  * @file pool.c
- * Max pooling. Contiguous: for each row of windows, the kernel first finds the maximum of each
- * column and its row, then the maximum over the columns of each window. Channels-last: vectors of
- * channels, pixel by pixel. The gradient is added at the indices in a fixed order: one thread
- * computes a plane, or CHANNELS channels of a sample. A maximum is named by its index in the plane,
- * or by its tap, its number among the elements of its window.
+ * Max pooling. Channels-last: vectors of channels, pixel by pixel. Contiguous, or few channels: for
+ * each row of windows, the kernel first finds the maximum of each column and its row, then the
+ * maximum over the columns of each window. Small contiguous planes are transposed and pooled as
+ * channels. The gradient is added at the indices in a fixed order: one thread computes a plane, or
+ * CHANNELS channels of a sample. A maximum is named by its index in the plane, or by its tap, its
+ * number among the elements of its window.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/axes.h"
 #include "backends/cpu/loops.h"
+#include "backends/cpu/pack.h"
 #include "backends/cpu/slots.h"
 #include "include/tessera/ops.h"
 
@@ -24,10 +26,13 @@ typedef struct pool_job {
     int64_t planes, channels; /* channels-last: samples and channels; else all planes and 1 */
     ts_axis axis[3];
     bool last;              /* channels-last */
-    int64_t size, out;      /* backward: positions of a plane of the result and of the gradient */
+    /* positions of a plane: of x and y, in backward of the result and of the gradient */
+    int64_t size, out;
     ts_slots *slots;        /* scratch memory of threads */
     atomic_bool outside;    /* backward: an index is outside of the plane */
 } pool_job;
+
+enum { SMALL_PLANE = 1024 }; /* most positions of planes that are transposed */
 
 /** Elements of window o: `count` from `first` on, `step` apart. The window's first `skipped`
  *  elements are outside of the image. */
@@ -74,6 +79,42 @@ TS_INLINE int64_t index_of(const ts_axis *a, window d, window h, window w, int64
            k * w.step;
 }
 
+/** Stores the index, or the tap, of the maximum of windows d and h in `row` and `column` of the
+ *  plane as element `to`. tap: the maximum's tap along the last dim. */
+TS_INLINE void keep_maximum(const pool_job *job, int64_t to, window d, window h, int64_t row,
+                            int64_t column, int64_t tap)
+{
+    const ts_axis *a = job->axis;
+    if (job->places)
+        job->places[to] = row * a[2].in + column;
+    if (job->taps)
+        job->taps[to] = (uint8_t)tap_of(a, d, h, (window){.skipped = tap},
+                                        (row / a[1].in - d.first) / d.step,
+                                        (row % a[1].in - h.first) / h.step, 0);
+}
+
+/** Columns of padding before a line. */
+TS_INLINE int64_t padding_of(const ts_axis *a)
+{
+    return a->map == TS_AXIS_WINDOW ? a->padding : 0;
+}
+TS_INLINE int64_t stride_of(const ts_axis *a) { return a->map == TS_AXIS_WINDOW ? a->stride : 1; }
+/** Columns of a line with the padding that windows read. */
+TS_INLINE int64_t columns_of(const ts_axis *a)
+{
+    if (a->map != TS_AXIS_WINDOW)
+        return a->in;
+    int64_t end = (a->out - 1) * a->stride + (a->kernel - 1) * a->dilation + 1;
+    return ts_max64(a->padding + a->in, end);
+}
+/** True if a line of n channels is pooled window by window, because windows differ in size, or
+ * because a few long windows would leave lanes unused. */
+TS_INLINE bool is_by_window(const ts_axis *a, int64_t n, int lanes)
+{
+    return a->map == TS_AXIS_ADAPTIVE ||
+           (a->map == TS_AXIS_WINDOW && a->out * n < lanes && a->kernel >= 2 * lanes);
+}
+
 #define TS_REAL 32
 #include "backends/cpu/pool_real.h"
 #undef TS_REAL
@@ -88,6 +129,11 @@ static void describe(pool_job *job, const ts_frame *f, const ts_tensor *const *t
     job->channels = 1;
     job->last = true;
     memcpy(job->axis, r.axis, sizeof job->axis);
+    job->size = job->out = 1;
+    for (int d = 0; d < 3; d++) {
+        job->size *= job->axis[d].in;
+        job->out *= job->axis[d].out;
+    }
     for (int i = 0; i < count; i++)
         job->last = job->last && ts_is_dense_last(tensors[i]);
     if (job->last) {
@@ -109,18 +155,33 @@ static ts_status max_pool(ts_frame *f)
         job.places = (int64_t *)(void *)places->data;
     static const ts_parallel_body bodies[] = {[TS_F64] = pool_rows_f64, [TS_F32] = pool_rows_f32,
                                               [TS_BF16] = pool_rows_bf16, [TS_F16] = pool_rows_f16};
+    static const ts_parallel_body by_planes[] = {
+        [TS_F64] = pool_small_f64, [TS_F32] = pool_small_f32, [TS_BF16] = pool_small_bf16,
+        [TS_F16] = pool_small_f16};
     const ts_axis *a = job.axis;
-    int64_t rows = job.planes * a[0].out * a[1].out, cost = 4 * (a[2].in + a[2].out) * job.channels;
+    bool wide = f->plan->compute == TS_F64;
+    int64_t lanes = wide ? VD_LANES : VF_LANES, item = wide ? 8 : 4, n = job.channels;
+    int64_t rows = job.planes * a[0].out * a[1].out, cost = 4 * (a[2].in + a[2].out) * n;
     ts_slots slots;
     if (rows <= 0)
         return TS_OK;
-    if (a[0].in * a[1].in * a[2].in > INT32_MAX) /* indices of f32 lanes have 32 bits */
+    if (job.size > INT32_MAX) /* indices of f32 lanes have 32 bits */
         return ts_fail_arg(f, 0, TS_ERR_UNSUPPORTED,
                            "expected fewer than 2^31 elements per channel, got %lld",
-                           (long long)(a[0].in * a[1].in * a[2].in));
-    TS_TRY(ts_slots_begin(f, &slots, rows, (a[2].in + 32) * 2 * 8, "rows of an image"));
+                           (long long)job.size);
+    bool planes = n == 1 && a[2].in <= lanes / 2 && job.planes >= lanes / 2 &&
+                  job.size <= SMALL_PLANE && job.out <= SMALL_PLANE;
+    int64_t bytes = 2 * (columns_of(&a[2]) * n + 2 * lanes) * item + (a[2].out * n + lanes) * 4;
+    if (planes) {
+        rows = ts_ceil_div(job.planes, lanes);
+        cost = 4 * (job.size + job.out) * lanes;
+        bytes = (job.size + job.out + ts_max64(job.size, job.out)) * lanes * item +
+                8 * job.out * lanes;
+    }
+    TS_TRY(ts_slots_begin(f, &slots, rows, bytes, "rows of an image"));
     job.slots = &slots;
-    ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, bodies[f->plan->compute], &job);
+    ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1,
+                    (planes ? by_planes : bodies)[f->plan->compute], &job);
     ts_slots_end(f, &slots);
     return TS_OK;
 }
@@ -141,17 +202,13 @@ static ts_status add_to(ts_frame *f, ts_tensor *added)
     TS_SCOPE;
     const ts_tensor *g = f->args[0].t, *places = f->args[1].t, *y = f->rets[0].t;
     bool taps = places->dtype == TS_U8;
-    pool_job job = {.x = g->data, .y = y->data, .size = 1, .out = 1,
+    pool_job job = {.x = g->data, .y = y->data,
                     .places = taps ? NULL : (int64_t *)(void *)places->data,
                     .taps = taps ? (uint8_t *)places->data : NULL};
     describe(&job, f, (const ts_tensor *[]){g, places, y}, 3);
     if (added) {
         TS_TRY(added = in_order(added, job.last));
         job.added = added->data;
-    }
-    for (int d = 0; d < 3; d++) {
-        job.size *= job.axis[d].in;
-        job.out *= job.axis[d].out;
     }
     static const ts_parallel_body bodies[] = {[TS_F64] = pool_backward_f64,
                                               [TS_F32] = pool_backward_f32,

@@ -5,14 +5,20 @@
 #ifndef TS_BACKENDS_CPU_POOL_REAL_H
 #define TS_BACKENDS_CPU_POOL_REAL_H
 enum { CHANNELS = 16, /* channels per task of a channels-last backward */
-       PLANES = 4096 }; /* elements of small planes that a backward clears together */
+       FEW_CHANNELS = 8, /* a backward adds the gradients of fewer channels one by one */
+       PLANES = 4096,    /* elements of small planes that a backward clears together */
+       SPARSE = 64 };    /* positions per gradient of a plane with few gradients */
 #endif
 
 /* Type of an index in a vector lane: an integer of T's width, stored in the bits of a V. */
 #if TS_REAL == 32
-#define PLACE int32_t
+#define INDEX int32_t
+#define INDEX_MOST INT32_MAX
+#define INDICES vi
 #else
-#define PLACE int64_t
+#define INDEX int64_t
+#define INDEX_MOST INT64_MAX
+#define INDICES vl
 #endif
 
 /** Lanes in which x becomes the new maximum: x is larger than `best`, or NaN. */
@@ -22,25 +28,44 @@ VEC_FN VM S(replaces)(V x, V best)
 }
 /** Returns a vector with the bits of `place` in every lane. Built in memory: float arithmetic may
  * change the bits. */
-VEC_FN V S(place_vector)(int64_t place)
+VEC_FN V S(index_vector)(int64_t place)
 {
-    PLACE lanes[LANES];
+    INDEX lanes[LANES];
     for (int i = 0; i < LANES; i++)
-        lanes[i] = (PLACE)place;
+        lanes[i] = (INDEX)place;
     V v;
     memcpy(&v, lanes, sizeof v);
     return v;
 }
 
+/** Lanes in which index a is smaller than index b. */
+VEC_FN VM S(below)(V a, V b)
+{
+#if TS_REAL == 32
+    return vi_lt((vi)a, (vi)b);
+#else
+    return vd_lt(__builtin_convertvector((vl)a, vd), __builtin_convertvector((vl)b, vd));
+#endif
+}
+/** Lanes in which column x, whose maximum is in row `row`, replaces the maximum `best` of earlier
+ * columns in row `at`: among equal elements the first in row-major order is kept, among NaN the
+ * last. */
+VEC_FN VM S(column_replaces)(V x, V row, V best, V at)
+{
+    VM less = S(below)(row, at), nan = F(ne)(x, x), had = F(ne)(best, best);
+    VM first = M(or)(F(gt)(x, best), M(and)(F(eq)(x, best), less));
+    return M(or)(first, M(and)(nan, M(not)(M(and)(had, less))));
+}
+
 /** Writes each column's maximum over the rows of windows d and h to `best`, and the index of its
- * row in the plane to `rows`. */
+ * row in the plane to `rows`. A column is an element of a line of all channels. */
 VEC_FN void S(largest_of_columns)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
-                                  window h, T *best, PLACE *rows)
+                                  window h, T *best, INDEX *rows)
 {
     const ts_axis *a = job->axis;
-    int64_t n = a[2].in, all = job->planes * a[0].in * a[1].in * n;
+    int64_t n = a[2].in * job->channels, all = job->planes * a[0].in * a[1].in * n;
     for (int64_t i = 0; i < n; i += LANES) {
-        V most = F(set1)(-(T)INFINITY), at = S(place_vector)(d.first * a[1].in + h.first);
+        V most = F(set1)(-(T)INFINITY), at = S(index_vector)(d.first * a[1].in + h.first);
         for (int64_t k = 0; k < d.count; k++)
             for (int64_t r = 0; r < h.count; r++) {
                 int64_t row = (d.first + k * d.step) * a[1].in + h.first + r * h.step,
@@ -49,10 +74,156 @@ VEC_FN void S(largest_of_columns)(ts_dtype kind, const pool_job *job, int64_t pl
                 V x = S(get)(kind, job->x, from, all - from);
                 VM m = S(replaces)(x, most);
                 most = F(select)(m, x, most);
-                at = F(select)(m, S(place_vector)(row), at);
+                at = F(select)(m, S(index_vector)(row), at);
             }
         F(store)(best + i, most);
         memcpy(rows + i, &at, sizeof at);
+    }
+}
+
+/** The largest column of a window: its value, row and column. */
+typedef struct S(found) {
+    T value;
+    int64_t row, column;
+} S(found);
+
+/** True if column x comes before `best`: it is larger, or equal and earlier in row-major order. Of
+ * two NaN the later one comes first. */
+TS_INLINE bool S(comes_first)(S(found) x, S(found) best)
+{
+    bool later = x.row > best.row || (x.row == best.row && x.column > best.column);
+    bool nan = x.value != x.value, had = best.value != best.value;
+    return nan ? !had || later
+               : !had && (x.value > best.value || (x.value == best.value && !later));
+}
+
+/** The largest of the columns of window w, for the channel at best[0]. */
+VEC_FN S(found) S(largest_of_few)(const T *best, const INDEX *rows, window w, int64_t channels)
+{
+    int64_t i = w.first * channels;
+    S(found) y = {best[i], rows[i], w.first};
+    for (int64_t k = 1; k < w.count; k++) {
+        i = (w.first + k * w.step) * channels;
+        S(found) x = {best[i], rows[i], w.first + k * w.step};
+        if (S(comes_first)(x, y))
+            y = x;
+    }
+    return y;
+}
+
+/** The largest of the columns of window w, whose step is 1, for each of at most LANES channels. The
+ * window has at least LANES columns. Lanes hold different columns, which are compared last. */
+VEC_FN void S(largest_of_many)(const T *best, const INDEX *rows, window w, int64_t channels,
+                               S(found) *y)
+{
+    int64_t apart = LANES / channels, all = w.count * channels;
+    INDEX own[LANES], row_lanes[LANES], column_lanes[LANES];
+    T lanes[LANES];
+    for (int i = 0; i < LANES; i++)
+        own[i] = (INDEX)(w.first + i / channels);
+    best += w.first * channels;
+    rows += w.first * channels;
+    V most = F(load)(best), row, column;
+    memcpy(&row, rows, sizeof row);
+    memcpy(&column, own, sizeof column);
+    V next = column;
+    for (int64_t i = apart * channels; i < all; i += apart * channels) {
+        V x = S(load_some)(best + i, all - i, most), r;
+        memcpy(&r, rows + i, sizeof r); /* `rows` ends with whole vectors */
+        next = (V)((INDICES)next + (INDEX)apart);
+        VM m = M(and)(S(column_replaces)(x, r, most, row),
+                      M(first_n)(ts_min64(all - i, LANES)));
+        most = F(select)(m, x, most);
+        row = F(select)(m, r, row);
+        column = F(select)(m, next, column);
+    }
+    F(store)(lanes, most);
+    memcpy(row_lanes, &row, sizeof row);
+    memcpy(column_lanes, &column, sizeof column);
+    for (int64_t i = 0; i < apart * channels; i++) {
+        S(found) x = {lanes[i], row_lanes[i], column_lanes[i]};
+        if (i < channels || S(comes_first)(x, y[i % channels]))
+            y[i % channels] = x;
+    }
+}
+
+/** The elements of `from` at LANES indices. */
+VEC_FN V S(lookup)(const T *from, const int32_t *starts)
+{
+#if TS_REAL == 32
+    return vf_gather(from, vi_load(starts));
+#else
+    T lanes[LANES];
+    for (int i = 0; i < LANES; i++)
+        lanes[i] = from[starts[i]];
+    return F(load)(lanes);
+#endif
+}
+
+/** The columns of a line and their rows, between columns of padding; and the index of each result's
+ * first column, unless the stride is 1. */
+typedef struct S(columns) {
+    T *best;
+    INDEX *rows;
+    int32_t *starts;
+} S(columns);
+
+/** Computes a line of the result, whose first element is at `to`, one window per lane. */
+VEC_FN void S(line_of_windows)(ts_dtype kind, const pool_job *job, const S(columns) *c, window d,
+                               window h, int64_t to)
+{
+    const ts_axis *a = &job->axis[2];
+    int64_t n = a->out * job->channels, pad = padding_of(a) * job->channels,
+            taps = a->map == TS_AXIS_WINDOW ? a->kernel : 1, stride = stride_of(a),
+            apart = a->map == TS_AXIS_WINDOW ? a->dilation * job->channels : 1;
+    for (int64_t j = 0; j < n; j += LANES) {
+        V most = F(zero)(), row = most, tap = most;
+        for (int64_t k = 0; k < taps; k++) {
+            const T *best = c->best + k * apart;
+            const T *rows = (const T *)c->rows + k * apart; /* the bits of indices */
+            V x = stride == 1 ? F(load)(best + j) : S(lookup)(best, c->starts + j),
+              r = stride == 1 ? F(load)(rows + j) : S(lookup)(rows, c->starts + j);
+            VM m = k ? S(column_replaces)(x, r, most, row) : M(first_n)(LANES);
+            most = F(select)(m, x, most);
+            row = F(select)(m, r, row);
+            tap = F(select)(m, S(index_vector)(k), tap);
+        }
+        S(set)(kind, job->y, to + j, most, n - j);
+        if (!job->places && !job->taps)
+            continue;
+        INDEX row_lanes[LANES], tap_lanes[LANES];
+        memcpy(row_lanes, &row, sizeof row);
+        memcpy(tap_lanes, &tap, sizeof tap);
+        for (int64_t i = 0; i < LANES && j + i < n; i++) {
+            int64_t column = (stride == 1 ? j + i : c->starts[j + i]) + tap_lanes[i] * apart - pad;
+            /* a window without columns has the index of the first column's maximum */
+            bool none = row_lanes[i] == INDEX_MOST;
+            keep_maximum(job, to + j + i, d, h,
+                         none ? c->rows[pad + (j + i) % job->channels] : row_lanes[i],
+                         none ? 0 : column / job->channels, none ? 0 : tap_lanes[i]);
+        }
+    }
+}
+
+/** Computes a line of the result, window by window. */
+VEC_FN void S(line_by_window)(ts_dtype kind, const pool_job *job, const S(columns) *c, window d,
+                              window h, int64_t to)
+{
+    const ts_axis *a = &job->axis[2];
+    int64_t channels = job->channels, pad = padding_of(a) * channels;
+    for (int64_t o = 0; o < a->out; o++) {
+        S(found) y[LANES];
+        window w = window_of(a, o);
+        if (w.step == 1 && w.count >= LANES)
+            S(largest_of_many)(c->best + pad, c->rows + pad, w, channels, y);
+        for (int64_t i = 0; i < channels; i++, to++) {
+            if (w.step != 1 || w.count < LANES)
+                y[i] = S(largest_of_few)(c->best + pad + i, c->rows + pad + i, w, channels);
+            T value = w.count ? y[i].value : -(T)INFINITY;
+            S(set)(kind, job->y, to, F(set1)(value), 1);
+            keep_maximum(job, to, d, h, y[i].row, y[i].column,
+                         w.skipped + (y[i].column - w.first) / w.step);
+        }
     }
 }
 
@@ -64,7 +235,7 @@ VEC_FN void S(largest_of_pixel)(ts_dtype kind, const pool_job *job, int64_t plan
     const ts_axis *a = job->axis;
     bool taps = job->taps;
     V most = F(set1)(-(T)INFINITY),
-      at = S(place_vector)(taps ? tap_of(a, d, h, w, 0, 0, 0)
+      at = S(index_vector)(taps ? tap_of(a, d, h, w, 0, 0, 0)
                                 : (d.first * a[1].in + h.first) * a[2].in + w.first);
     for (int64_t i = 0; i < d.count; i++)
         for (int64_t j = 0; j < h.count; j++)
@@ -75,12 +246,12 @@ VEC_FN void S(largest_of_pixel)(ts_dtype kind, const pool_job *job, int64_t plan
                 V x = S(get)(kind, job->x, from, left);
                 VM m = S(replaces)(x, most);
                 most = F(select)(m, x, most);
-                at = F(select)(m, S(place_vector)(taps ? tap_of(a, d, h, w, i, j, k) : place), at);
+                at = F(select)(m, S(index_vector)(taps ? tap_of(a, d, h, w, i, j, k) : place), at);
             }
     S(set)(kind, job->y, to, most, left);
     if (!job->places && !taps)
         return;
-    PLACE places[LANES];
+    INDEX places[LANES];
     memcpy(places, &at, sizeof at);
     for (int k = 0; k < LANES && k < left; k++)
         if (taps)
@@ -89,46 +260,109 @@ VEC_FN void S(largest_of_pixel)(ts_dtype kind, const pool_job *job, int64_t plan
             job->places[to + k] = places[k];
 }
 
+/** Fills columns from..to - 1 with padding. */
+VEC_FN void S(pad_columns)(const S(columns) *c, int64_t from, int64_t to)
+{
+    for (int64_t i = from; i < to; i++) {
+        c->best[i] = -(T)INFINITY;
+        c->rows[i] = INDEX_MOST;
+    }
+}
+
 /** Computes rows begin to end - 1 of the result. A row is a line along the last spatial dim; rows
  * are numbered by plane, then depth, then height. */
 VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int64_t end)
 {
     const ts_axis *a = job->axis;
-    T *best = ts_slot(job->slots);
-    PLACE *rows = (PLACE *)(best + a[2].in + LANES);
+    int64_t n = job->channels, pad = padding_of(&a[2]) * n, line = a[2].in * n,
+            capacity = columns_of(&a[2]) * n + 2 * LANES;
+    bool pixels = n >= LANES, by_window = is_by_window(&a[2], n, LANES);
+    T *memory = ts_slot(job->slots);
+    S(columns) c = {memory, (INDEX *)(memory + capacity),
+                    (int32_t *)(void *)(memory + 2 * capacity)};
+    if (!pixels) {
+        S(pad_columns)(&c, 0, pad);
+        for (int64_t j = 0; !by_window && j < a[2].out * n + LANES; j++)
+            c.starts[j] = j < a[2].out * n ? (int32_t)(j / n * stride_of(&a[2]) * n + j % n) : 0;
+    }
     for (int64_t row = begin; row < end; row++) {
-        int64_t rest = row / a[1].out, plane = rest / a[0].out, n = job->channels;
+        int64_t rest = row / a[1].out, plane = rest / a[0].out;
         window d = window_of(&a[0], rest % a[0].out), h = window_of(&a[1], row % a[1].out);
-        if (!job->last)
-            S(largest_of_columns)(kind, job, plane, d, h, best, rows);
+        if (!pixels) {
+            S(largest_of_columns)(kind, job, plane, d, h, c.best + pad, c.rows + pad);
+            S(pad_columns)(&c, pad + line, capacity);
+            if (by_window)
+                S(line_by_window)(kind, job, &c, d, h, row * a[2].out * n);
+            else
+                S(line_of_windows)(kind, job, &c, d, h, row * a[2].out * n);
+            continue;
+        }
         for (int64_t o = 0; o < a[2].out; o++) {
             window w = window_of(&a[2], o);
-            int64_t to = (row * a[2].out + o) * n, c = 0;
-            for (; job->last && c + LANES <= n; c += LANES)
-                S(largest_of_pixel)(kind, job, plane, d, h, w, c, LANES, to + c);
-            if (job->last && c < n)
-                S(largest_of_pixel)(kind, job, plane, d, h, w, c, n - c, to + c);
-            if (job->last)
-                continue;
-            int64_t at = w.first;
-            for (int64_t k = 1, i = w.first + w.step; k < w.count; k++, i += w.step) {
-                /* among equal elements the first in row-major order; among NaN the last */
-                bool nan = best[i] != best[i], had = best[at] != best[at];
-                if (nan ? !had || rows[i] >= rows[at]
-                        : !had && (best[i] > best[at] ||
-                                   (best[i] == best[at] && rows[i] < rows[at])))
-                    at = i;
-            }
-            S(set)(kind, job->y, to,
-                   w.count ? F(load_n)(best + at, 1) : F(set1)(-(T)INFINITY), 1);
-            if (job->places)
-                job->places[to] = (int64_t)rows[at] * a[2].in + at;
-            if (job->taps)
-                job->taps[to] = (uint8_t)tap_of(a, d, h, w,
-                                                (rows[at] / a[1].in - d.first) / d.step,
-                                                (rows[at] % a[1].in - h.first) / h.step,
-                                                (at - w.first) / w.step);
+            int64_t to = (row * a[2].out + o) * n, i = 0;
+            for (; i + LANES <= n; i += LANES)
+                S(largest_of_pixel)(kind, job, plane, d, h, w, i, LANES, to + i);
+            if (i < n)
+                S(largest_of_pixel)(kind, job, plane, d, h, w, i, n - i, to + i);
         }
+    }
+}
+
+/** to (columns, to_row) = from (rows, from_row) transposed. */
+VEC_FN void S(turn)(T *to, int64_t to_row, const T *from, int64_t from_row, int64_t rows,
+                    int64_t columns)
+{
+#if TS_REAL == 32
+    vf_transpose_matrix(to, to_row, from, from_row, rows, columns);
+#else
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            to[j * to_row + i] = from[i * from_row + j];
+#endif
+}
+
+/** Computes small planes with short lines: a task is LANES planes, which become the channels of an
+ * image in scratch memory. */
+VEC_FN void S(pool_planes)(ts_dtype kind, const pool_job *job, int64_t begin, int64_t end)
+{
+    const ts_axis *a = job->axis;
+    int64_t size = job->size, out = job->out;
+    bool halves = kind != TS_F32 && kind != TS_F64;
+    T *x = ts_slot(job->slots), *y = x + size * LANES, *wide = y + out * LANES;
+    int64_t *places = (int64_t *)(void *)(wide + ts_max64(size, out) * LANES);
+    pool_job inner = *job;
+    inner.x = x;
+    inner.y = y;
+    inner.places = job->places ? places : NULL;
+    inner.taps = job->taps ? (uint8_t *)places : NULL;
+    inner.planes = 1;
+    inner.channels = LANES;
+    memset(x, 0, (size_t)(size * LANES) * sizeof(T));
+    for (int64_t task = begin; task < end; task++) {
+        int64_t plane = task * LANES, some = ts_min64(LANES, job->planes - plane), o = 0;
+        const T *from = halves ? wide : (const T *)job->x + plane * size;
+        for (int64_t i = 0; halves && i < some * size; i += LANES)
+            S(store_some)(wide + i, S(get)(kind, job->x, plane * size + i, some * size - i),
+                          some * size - i);
+        S(turn)(x, LANES, from, size, some, size);
+        for (int64_t i = 0; i < a[0].out; i++)
+            for (int64_t j = 0; j < a[1].out; j++)
+                for (int64_t k = 0; k < a[2].out; k++, o++)
+                    S(largest_of_pixel)(TS_REAL == 32 ? TS_F32 : TS_F64, &inner, 0,
+                                        window_of(&a[0], i), window_of(&a[1], j),
+                                        window_of(&a[2], k), 0, LANES, o * LANES);
+        T *to = halves ? wide : (T *)job->y + plane * out;
+        S(turn)(to, out, y, LANES, out, some);
+        for (int64_t i = 0; halves && i < some * out; i += LANES)
+            S(set)(kind, job->y, plane * out + i, F(load)(wide + i), some * out - i);
+        for (int64_t p = 0; p < some; p++)
+            for (int64_t i = 0; i < out; i++) {
+                int64_t to = (plane + p) * out + i;
+                if (job->places)
+                    job->places[to] = inner.places[i * LANES + p];
+                if (job->taps)
+                    job->taps[to] = inner.taps[i * LANES + p];
+            }
     }
 }
 
@@ -169,10 +403,41 @@ VEC_FN bool S(add_at_taps)(ts_dtype kind, const pool_job *job, int64_t from, int
         for (int64_t k = 0; k < ts_min64(LANES, count - i); k++) {
             window own = w ? *w : window_of(&job->axis[2], i + k);
             int64_t place = index_of(job->axis, d, h, own, job->taps[from + i + k]);
+            if (!d.count || !h.count || !own.count)
+                continue; /* no element of the image */
             if (place >= 0)
                 y[place * pitch + (w ? i + k : 0) * step] += lanes[k];
             else
                 inside = false;
+        }
+    }
+    return inside;
+}
+
+/** Adds `count` gradients from element `from` on: those of contiguous planes with `out` gradients
+ * and `size` elements each (channels 1), or those of a plane whose channels are innermost. Returns
+ * false if an index is not below `size`. */
+VEC_FN bool S(add_planes)(ts_dtype kind, const void *grad, int64_t from, const int64_t *places,
+                          int64_t count, int64_t out, int64_t channels, int64_t size, T *y)
+{
+    bool inside = true;
+    int64_t base = 0, turn = channels == 1 ? out : channels, at = 0;
+    for (int64_t i = 0; i < count; i += LANES) {
+        T lanes[LANES];
+        const T *g = (const T *)grad + from + i;
+        if (kind != TS_F32 && kind != TS_F64) {
+            F(store)(lanes, S(get)(kind, grad, from + i, count - i));
+            g = lanes;
+        }
+        for (int64_t k = 0; k < ts_min64(LANES, count - i); k++) {
+            int64_t place = places[i + k];
+            if ((uint64_t)place < (uint64_t)size)
+                y[place * channels + base] += g[k];
+            else
+                inside = false;
+            bool turned = ++at == turn;
+            at = turned ? 0 : at;
+            base = channels > 1 ? at : turned ? base + size : base;
         }
     }
     return inside;
@@ -213,6 +478,22 @@ VEC_FN void S(begin_run)(ts_dtype kind, const pool_job *job, int64_t from, int64
     }
 }
 
+/** Clears a plane of halves and stores the sums of its few gradients. sums: all 0 before and after;
+ * receives the sums in f32. */
+VEC_FN bool S(store_sparse)(ts_dtype kind, const pool_job *job, int64_t plane, T *sums)
+{
+    int64_t size = job->size, count = job->out;
+    const int64_t *places = job->places + plane * count;
+    bool inside = S(add_at)(kind, job->x, plane * count, places, count, size, sums, 1, 0);
+    memset((uint16_t *)job->y + plane * size, 0, (size_t)size * sizeof(uint16_t));
+    for (int64_t i = 0; inside && i < count; i++)
+        if (sums[places[i]] != 0) { /* else stored before, or 0 */
+            S(set)(kind, job->y, plane * size + places[i], F(set1)(sums[places[i]]), 1);
+            sums[places[i]] = 0;
+        }
+    return inside;
+}
+
 /** Begins the result with begin_run() and adds each gradient at its index or tap; halves are added
  * in f32. A task is a plane, or CHANNELS channels of a sample. Sets job->outside if an index is
  * outside its plane, or a tap outside its window. */
@@ -220,30 +501,38 @@ VEC_FN void S(scatter_planes)(ts_dtype kind, pool_job *job, int64_t begin, int64
 {
     bool inside = true, halves = kind != TS_F32 && kind != TS_F64;
     int64_t n = job->channels, blocks = ts_ceil_div(n, CHANNELS), size = job->size, out = job->out;
+    bool sparse = halves && n == 1 && job->places && !job->added && out * SPARSE <= size;
     T *scratch = ts_slot(job->slots);
-    for (int64_t task = begin, many = 1; task < end; task += many) {
+    if (sparse)
+        memset(scratch, 0, (size_t)size * sizeof *scratch);
+    for (int64_t task = begin, many = 1; task < end && (inside || !sparse); task += many) {
         int64_t plane = task / blocks, c = task % blocks * CHANNELS,
                 some = ts_min64(n - c, CHANNELS), pitch = halves ? some : n,
                 at = plane * size * n + c;
+        if (sparse) {
+            inside = S(store_sparse)(kind, job, plane, scratch);
+            continue;
+        }
         if (n == 1)
             many = ts_min64(ts_max64(PLANES / ts_max64(size, 1), 1), end - task);
         T *y = halves ? scratch : (T *)job->y + at;
-        int64_t runs = some == n ? 1 : size, run = some == n ? many * size * n : some;
+        int64_t runs = some == n ? 1 : size, run = some == n ? many * size * n : some,
+                from = plane * out * n + c;
         for (int64_t i = 0; i < runs; i++)
             S(begin_run)(kind, job, at + i * n, run, y + i * (halves ? run : n));
-        for (int64_t p = 0; p < many; p++) {
-            int64_t from = (plane + p) * out * n + c;
-            if (job->taps) {
-                inside &= S(add_plane)(kind, job, from, some, y + (n == 1 ? p * size : 0), pitch);
-                continue;
-            }
-            if (n == 1)
-                inside &= S(add_at)(kind, job->x, from, job->places + from, out, size,
-                                    y + p * size, 1, 0);
-            for (int64_t o = 0; n > 1 && o < out; o++)
+        if (job->taps)
+            for (int64_t p = 0; p < many; p++)
+                inside &= S(add_plane)(kind, job, from + p * out * n, some,
+                                       y + (n == 1 ? p * size : 0), pitch);
+        else if (many > 1 || (n > 1 && n < FEW_CHANNELS))
+            inside &= S(add_planes)(kind, job->x, from, job->places + from, many * out * n, out, n,
+                                    size, y);
+        else if (n == 1)
+            inside &= S(add_at)(kind, job->x, from, job->places + from, out, size, y, 1, 0);
+        else
+            for (int64_t o = 0; o < out; o++)
                 inside &= S(add_at)(kind, job->x, from + o * n, job->places + from + o * n, some,
                                     size, y, pitch, 1);
-        }
         for (int64_t i = 0; halves && i < runs; i++)
             for (int64_t k = 0; k < run; k += LANES)
                 S(set)(kind, job->y, at + i * n + k, S(load_some)(y + i * run + k, run - k,
@@ -258,10 +547,16 @@ VEC_FN void S(scatter_planes)(ts_dtype kind, pool_job *job, int64_t begin, int64
     {                                                                                              \
         S(pool_some)(kind, ctx, begin, end);                                                       \
     }                                                                                              \
+    static void pool_small_##of(void *ctx, int64_t begin, int64_t end)                            \
+    {                                                                                              \
+        S(pool_planes)(kind, ctx, begin, end);                                                     \
+    }                                                                                              \
     static void pool_backward_##of(void *ctx, int64_t begin, int64_t end)                          \
     {                                                                                              \
         S(scatter_planes)(kind, ctx, begin, end);                                                  \
     }
 FOR_KINDS(BODY)
 #undef BODY
-#undef PLACE
+#undef INDEX
+#undef INDEX_MOST
+#undef INDICES

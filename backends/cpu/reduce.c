@@ -17,13 +17,14 @@
 #include <float.h>
 
 enum {
-    ROW_BLOCK = 64, /* rows of a part in an outer pass */
-    FEW = 7,        /* most columns of parts that an outer pass copies side by side */
-    ROW_LEVELS = 4, /* levels of the cascade; a part has at most 10 leaves of 8, 4, 2 or 1 rows */
-    TILE = 448,     /* columns of a task in an outer pass: their cascade is 14 KiB of f64 */
-    NARROW = 128,   /* columns of halves that are widened at a time */
-    TURNED = 1024,  /* elements of a tile in a turned pass */
-    SHORT_RUN = 16  /* most elements of runs that an inner pass gathers together */
+    ROW_BLOCK = 64,   /* rows of a part in an outer pass */
+    FEW = 7,          /* most columns of parts that an outer pass copies side by side */
+    ROW_LEVELS = 4,   /* levels of the cascade; a part has at most 10 leaves of 8, 4, 2 or 1 rows */
+    TILE = 448,       /* columns of a task in an outer pass: their cascade is 14 KiB of f64 */
+    NARROW = 128,     /* columns of halves that are widened at a time */
+    TURNED = 1024,    /* elements of a tile in a turned pass */
+    NARROW_TURNED = 16, /* most adjacent results that a turned pass gathers */
+    SHORT_RUN = 16    /* most elements of runs that an inner pass gathers together */
 };
 
 typedef enum finish {
@@ -68,6 +69,20 @@ static void plan_parts(reduction *r)
     r->pieces = ts_ceil_div(r->sizes[0], RUN_BLOCK);
     r->runs = ts_max64(RUN_BLOCK / r->sizes[0], 1);
     r->parts = r->pieces > 1 ? r->pieces * r->all_runs : ts_ceil_div(r->all_runs, r->runs);
+}
+
+/** Makes a pass of few columns a turned pass, if each result is the fold of few rows. */
+static void turn_narrow(reduction *r, int64_t item)
+{
+    if (!r->width || r->width > NARROW_TURNED || r->length > TS_SHORT_ROW || r->results < 8)
+        return;
+    memmove(r->kept_sizes + 1, r->kept_sizes, sizeof(int64_t) * (size_t)r->kept);
+    memmove(r->kept_steps + 1, r->kept_steps, sizeof(int64_t) * (size_t)r->kept);
+    r->kept_sizes[0] = r->width;
+    r->kept_steps[0] = item;
+    r->kept++;
+    r->results *= r->width;
+    r->width = 0;
 }
 
 /** Plans the next pass, which folds the results of this pass, stored at `parts`. */
@@ -145,6 +160,7 @@ static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold
     int64_t item = wide ? 8 : 4;
     reduction r;
     plan_first(&r, t, mask);
+    turn_narrow(&r, ts_dtype_sizes[t->dtype]);
     plan_parts(&r);
     r.x = t->data;
     r.params = params;

@@ -289,16 +289,28 @@ static void S(turned_tasks)(void *ctx, int64_t begin, int64_t end)
     const turned_job *job = ctx;
     const reduction *r = job->r;
     T block[TURNED];
+    uint16_t halves[TURNED];
     for (int64_t task = begin; task < end; task++) {
         int64_t first = task * r->turned, width = ts_min64(r->turned, r->results - first);
         walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, first);
         for (int64_t j = 0, n; j < width; j += n, walker_move(&kept, n)) {
             walker row = walker_at(r->reduced, r->sizes, r->steps, 0);
             n = walker_run(&kept, width - j);
-            for (int64_t k = 0; k < r->length; k++, walker_next(&row))
-                S(gather)(r, block + k * width + j, r->x + kept.offset + row.offset,
-                          walker_step(&kept), n);
+            for (int64_t k = 0; k < r->length; k++, walker_next(&row)) {
+                const char *x = r->x + kept.offset + row.offset;
+                int64_t at = k * width + j, step = walker_step(&kept);
+                if (!r->widen)
+                    S(gather)(r, block + at, x, step, n);
+                for (int64_t i = 0; r->widen && i < n; i++)
+                    halves[at + i] = *(const uint16_t *)(x + i * step);
+            }
         }
+#if TS_REAL == 32
+        if (r->widen)
+            rows_widen(block, halves, r->half, r->length * width);
+#else
+        (void)halves;
+#endif
         reduction columns = {.x = (const char *)block,
                              .params = r->params ? (const T *)r->params + first : NULL,
                              .out = r->out + first * (int64_t)sizeof(T),

@@ -95,6 +95,9 @@ VEC_FN int add_dim(int n, int64_t *sizes, int64_t *steps, int64_t size, int64_t 
     return n + 1;
 }
 
+/** True if a dim with step a belongs inside a dim with step b. */
+VEC_FN bool is_inner_step(int64_t a, int64_t b) { return a && (!b || a < b); }
+
 /** The first pass over t; bit d of mask: dim d is reduced. Every size is at least 1. */
 VEC_FN void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
 {
@@ -127,9 +130,10 @@ VEC_FN void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
         memmove(r->kept_steps, r->kept_steps + 1, sizeof(int64_t) * (size_t)r->kept);
         return;
     }
-    /* in the order of memory, so that dims of a permuted tensor merge to long runs */
+    /* in the order of memory, so that dims of a permuted tensor merge to long runs; broadcast dims
+     * are outermost */
     for (int i = 1; i < r->reduced; i++)
-        for (int d = i; d > 0 && r->steps[d] < r->steps[d - 1]; d--) {
+        for (int d = i; d > 0 && is_inner_step(r->steps[d], r->steps[d - 1]); d--) {
             int64_t size = r->sizes[d], step = r->steps[d];
             r->sizes[d] = r->sizes[d - 1];
             r->steps[d] = r->steps[d - 1];

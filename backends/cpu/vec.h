@@ -267,6 +267,16 @@ VEC_FN vh vf_to_vh_bf16(vf v)
 
 VEC_FN vh vh_load(const uint16_t *p) { return *(const vh_unaligned *)p; }
 VEC_FN void vh_store(uint16_t *p, vh h) { *(vh_unaligned *)p = h; }
+#if VEC_ISA == VEC_IS_avx512
+VEC_FN vh vh_load_n(const uint16_t *p, int64_t n)
+{
+    return (vh)_mm256_maskz_loadu_epi16(vm_first_n(n), p);
+}
+VEC_FN void vh_store_n(uint16_t *p, vh h, int64_t n)
+{
+    _mm256_mask_storeu_epi16(p, vm_first_n(n), (__m256i)h);
+}
+#else
 VEC_FN vh vh_load_n(const uint16_t *p, int64_t n)
 {
     vh h = {0};
@@ -274,6 +284,7 @@ VEC_FN vh vh_load_n(const uint16_t *p, int64_t n)
     return h;
 }
 VEC_FN void vh_store_n(uint16_t *p, vh h, int64_t n) { memcpy(p, &h, (size_t)n * 2); }
+#endif
 
 VEC_FN vf vf_load_bf16(const uint16_t *p) { return vh_to_vf_bf16(vh_load(p)); }
 VEC_FN vf vf_load_f16(const uint16_t *p) { return vh_to_vf_f16(vh_load(p)); }

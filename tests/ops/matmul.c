@@ -541,3 +541,46 @@ TS_TEST(drawn_addmm_of_integers_wraps, .loop = 120)
 #undef WORD
 #undef DRAW
 }
+
+/** Draws a size from 1 to `most`. */
+static int64_t drawn_size(uint32_t seed, int64_t i, int64_t most)
+{
+    return 1 + (int64_t)((value(seed, i) + 1) / 2 * (double)most) % most;
+}
+
+TS_TEST(drawn_products_of_halves_are_rounded_once, .loop = 60)
+{
+    TS_SCOPE;
+    const char *drawn = getenv("TS_TEST_SEED");
+    uint32_t seed = (uint32_t)(_i + 1) * 7919u + (drawn ? (uint32_t)atoi(drawn) : 0u);
+    static const int64_t few[] = {1, 2, 3};
+    int64_t m = _i % 3 ? drawn_size(seed, 0, 200) : few[_i / 3 % 3], n = drawn_size(seed, 1, 70),
+            k = drawn_size(seed, 2, _i % 10 ? 90 : 5000);
+    ts_dtype dtype = _i % 4 ? TS_BF16 : TS_F16;
+    ts_manual_seed(seed);
+    ts_tensor *x = ts_to(ts_normal(TS_SIZES(m, k), 0, 1, TS_F32), dtype),
+              *w = ts_to(ts_normal(TS_SIZES(n, k), 0, 1, TS_F32), dtype),
+              *bias = ts_to(ts_normal(TS_SIZES(n), 0, 1, TS_F32), dtype), *y[2];
+    if (_i & 1) /* dense columns */
+        x = ts_transpose(ts_contiguous(ts_transpose(x, 0, 1)), 0, 1);
+    if (_i & 2)
+        w = ts_transpose(ts_contiguous(ts_transpose(w, 0, 1)), 0, 1);
+    for (int i = 0; i < 2; i++) {
+        ts_set_num_threads(1 + 2 * i);
+        y[i] = ts_addmm(bias, x, ts_transpose(w, 0, 1));
+        ck_assert_msg(y[i] != NULL, "%s", ts_error_message());
+    }
+    ck_assert_mem_eq(ts_data(y[0]), ts_data(y[1]), (size_t)(2 * m * n));
+    ts_tensor *want = ts_add(ts_matmul(ts_to(x, TS_F64), ts_to(ts_transpose(w, 0, 1), TS_F64)),
+                             ts_to(bias, TS_F64)),
+              *size = ts_add(ts_matmul(ts_abs(ts_to(x, TS_F64)),
+                                       ts_abs(ts_to(ts_transpose(w, 0, 1), TS_F64))),
+                             ts_abs(ts_to(bias, TS_F64)));
+    /* one rounding to the half, and the error of a sum in f32 */
+    double unit = dtype == TS_BF16 ? 0x1p-8 : 0x1p-11, worst = NAN;
+    ts_tensor *allowed = ts_add(ts_mul_scalar(ts_abs(want), unit * 1.01),
+                                ts_mul_scalar(size, (double)(k + 8) * 0x1p-24)),
+              *error = ts_abs(ts_sub(ts_to(y[0], TS_F64), want));
+    ck_assert_int_eq(ts_item(ts_max(ts_sub(error, allowed)), &worst), TS_OK);
+    ck_assert_double_le(worst, 0);
+}
