@@ -64,9 +64,9 @@ static bool find_final_touches(maker *m)
 }
 
 /** True if node i may join the group: both use each common storage that one of them writes through
- *  the same value, and node i uses no result marked touch.last. *shares: they have a common
- *  storage; valid only if true is returned. */
-static bool fits(const maker *m, uint32_t i, uint32_t step, bool *shares)
+ *  the same value, and node i uses no result marked touch.last, unless `late`. *shares: they have a
+ *  common storage; valid only if true is returned. */
+static bool fits(const maker *m, uint32_t i, uint32_t step, bool late, bool *shares)
 {
     const touch *t = (const touch *)m->touches.data;
     const ts_step *s = &m->exec->steps[step];
@@ -81,7 +81,7 @@ static bool fits(const maker *m, uint32_t i, uint32_t step, bool *shares)
                 if (t[a].storage != t[b].storage)
                     continue;
                 *shares = true;
-                if (t[b].last || (t[a].value != t[b].value && (t[a].writes || t[b].writes)))
+                if ((t[b].last && !late) || (t[a].value != t[b].value && (t[a].writes || t[b].writes)))
                     return false;
             }
     }
@@ -100,9 +100,57 @@ static bool fits_rows(const maker *m, uint32_t i, const ts_step *s, int rows)
     return true;
 }
 
+/** True if node i is a call on the results of the folds of group s: all its tensors have their sizes
+ *  or one element. The sizes of v are the node's iteration space. */
+static bool is_late(const maker *m, uint32_t i, const ts_step *s, const ts_graph_value *v,
+                    const ts_group_part *part)
+{
+    const touch *t = (const touch *)m->touches.data;
+    bool late = s->folds && !part->folds && !part->rows &&
+                !(ts_graph_node_at(m->graph, i)->flags & TS_NODE_RANDOM) &&
+                ts_fold_is_result(m->graph, v, s);
+    for (uint32_t k = m->begin[i]; k < m->begin[i + 1] && late; k++) {
+        const ts_graph_value *own = (const ts_graph_value *)m->graph->values.data + t[k].value;
+        int64_t numel = 1;
+        for (int d = 0; d < own->ndim; d++)
+            numel *= ts_graph_ints_at(m->graph, own->ints)[d];
+        late = numel == 1 || ts_fold_is_result(m->graph, own, s);
+    }
+    return late;
+}
+
+/** True if the tensors of node i can be in a group over s's space that has folds. */
+static bool fits_folds(const maker *m, uint32_t i, const ts_step *s)
+{
+    const touch *t = (const touch *)m->touches.data;
+    for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++)
+        if (!t[k].last && !ts_fold_fits(m->graph, (const ts_graph_value *)m->graph->values.data +
+                                                      t[k].value, s))
+            return false;
+    return true;
+}
+
+/** matches() for a group s with folds, or for a fold: the calls on the space are pointwise, and all
+ *  folds have the same dims and dtype. */
+static bool matches_folds(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
+                          const ts_group_part *part)
+{
+    if (part->rows || s->rows || (s->folds && part->folds &&
+                                  (part->folds != s->folds || part->from != s->from ||
+                                   part->dtype != s->fold_dtype)))
+        return false;
+    for (uint32_t j = s->first, left = s->folds ? 0 : s->count; left; j++)
+        if (m->step_of[j] == step) {
+            left--;
+            if (!fits_folds(m, j, s))
+                return false;
+        }
+    return fits_folds(m, i, s);
+}
+
 /** True if sizes, rows and device of node i match those of the group s, which is step number `step`
- *  and not full. The sizes of v are the node's iteration space. */
-static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
+ *  and not full. The sizes of v are the node's iteration space. late: is_late(). */
+static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step, bool late,
                     const ts_graph_value *v, const ts_group_part *part)
 {
     const int64_t *sizes = ts_graph_ints_at(m->graph, v->ints);
@@ -111,9 +159,14 @@ static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
     int rows = part->rows ? part->rows : s->rows;
     uint32_t most = rows ? MAX_ROW_GROUP : MAX_GROUP;
     if (!s->fused || s->product || s->count >= most || !ts_same_device(s->device, v->device) ||
-        (part->rows && s->rows && part->rows != s->rows) || (!rows && part->inner != s->inner) ||
-        !(each || (s->ndim == v->ndim && ts_same_sizes(s->sizes, sizes, v->ndim))))
+        (part->rows && s->rows && part->rows != s->rows) || (!rows && part->inner != s->inner))
         return false;
+    if (late)
+        return true;
+    if (!(each || (s->ndim == v->ndim && ts_same_sizes(s->sizes, sizes, v->ndim))))
+        return false;
+    if (s->folds || part->folds)
+        return matches_folds(m, i, s, step, part);
     if (!rows)
         return true;
     for (uint32_t j = s->first, left = s->rows ? 0 : s->count; left; j++)
@@ -141,7 +194,8 @@ static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v,
         bool shares;
         if (e->steps[k].count == 1 && ts_plan_is_full(m))
             continue;
-        if (matches(m, i, &e->steps[k], k, v, part) && fits(m, i, k, &shares) &&
+        bool late = is_late(m, i, &e->steps[k], v, part);
+        if (matches(m, i, &e->steps[k], k, late, v, part) && fits(m, i, k, late, &shares) &&
             (shares || (again && k + 1 == e->nsteps)))
             return k;
     }
@@ -156,6 +210,14 @@ static void mark_last(maker *m, uint32_t i, const ts_group_part *part)
     for (int r = 0; r < n->nrets; r++)
         for (uint32_t k = m->begin[i]; k < m->begin[i + 1] && n->rets[r]; k++)
             t[k].last |= (part->results >> r & 1) && t[k].value == ts_id_index(n->rets[r]);
+}
+
+/** Marks all results of node i, a call on results of folds. */
+static void mark_results(maker *m, uint32_t i)
+{
+    touch *t = (touch *)m->touches.data;
+    for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++)
+        t[k].last |= t[k].writes;
 }
 
 /**
@@ -225,15 +287,16 @@ static void add_node(maker *m, uint32_t i)
         part = (ts_group_part){0};
     const ts_graph_value *v = NULL; /* its sizes are the iteration space */
     if (part.takes)
-        v = ts_graph_value_at(m->graph, part.rows ? ts_graph_args_of(m->graph, n)[0].id
+        v = ts_graph_value_at(m->graph, part.rows || part.folds ? ts_graph_args_of(m->graph, n)[0].id
                                                   : n->rets[0]);
     mark_last(m, i, &part);
-    if (groups && !part.rows && m->by_rows && ts_plan_join_product(m, i))
+    if (groups && !part.rows && !part.folds && m->by_rows && ts_plan_join_product(m, i))
         return;
     if (part.takes)
         step = find_group(m, i, v, &part, after ? after - 1 : 0);
     if (step == UINT32_MAX && rejoin_bias(m, i))
         return;
+    bool step_is_late = step != UINT32_MAX && is_late(m, i, &e->steps[step], v, &part);
     if (step == UINT32_MAX) {
         step = e->nsteps++;
         e->steps[step] = (ts_step){.first = i, .fused = part.takes, .ndim = v ? v->ndim : 0};
@@ -246,8 +309,15 @@ static void add_node(maker *m, uint32_t i)
         }
     }
     ts_step *s = &e->steps[step];
+    if (step_is_late)
+        mark_results(m, i);
     s->rows = part.rows ? part.rows : s->rows;
     s->inner = part.inner;
+    if (part.folds) {
+        s->folds = part.folds;
+        s->from = part.from;
+        s->fold_dtype = part.dtype;
+    }
     e->ngroups += s->fused && s->count == 1; /* this is its second call */
     ts_plan_add(m, i, step);
 }

@@ -5,7 +5,7 @@
  * call's result is rounded to its dtype, as eager calls round it when they store it.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/fuse.h"
+#include "backends/cuda/fuse_source.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,13 +14,7 @@
 
 /* ---------------------------------------------------------------------------------- text ---- */
 
-typedef struct text {
-    char *at;
-    size_t used, room;
-    bool failed;
-} text;
-
-static __attribute__((format(printf, 2, 3))) void put(text *t, const char *format, ...)
+void ts_cuda_text_put(text *t, const char *format, ...)
 {
     for (int turn = 0; turn < 2 && !t->failed; turn++) {
         va_list list;
@@ -42,11 +36,6 @@ static __attribute__((format(printf, 2, 3))) void put(text *t, const char *forma
     }
 }
 
-/** A type name in the text of a formula, with its length. */
-typedef struct name {
-    const char *text;
-    int length;
-} name;
 /** Splits a formula's names into n type names. False if the text has another form. */
 static bool read_names(const char *names, name *into, int n)
 {
@@ -72,9 +61,10 @@ static bool read_names(const char *names, name *into, int n)
 
 /* -------------------------------------------------------------------------------- source ---- */
 
-static const char *const types[] = {
+const char *const ts_cuda_type_names[] = {
     [TS_F64] = "double", [TS_F32] = "float", [TS_BF16] = "bf16", [TS_F16] = "f16",
     [TS_I64] = "int64_t", [TS_I32] = "int32_t", [TS_U8] = "uint8_t", [TS_BOOL] = "bool"};
+#define types ts_cuda_type_names
 
 /** True if a type name printed by the compiler is the element type of a dtype. */
 static bool is_name_of(const name *n, int dtype)
@@ -114,7 +104,7 @@ bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *va
 
 /** Appends the parameters of a group with members. Then defines variables with the names that an
  *  ordinary group has as parameters, from the table's entries of the block's member. */
-static void put_members(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1])
+static void put_members(text *t, const ts_cuda_group *g, call_names names)
 {
     int tensors = 0, numbers = 0;
     for (int i = 0; i < g->nvalues; i++)
@@ -144,15 +134,16 @@ static void put_members(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL
                 put(t, "    const double n%d_%d = m.number[%d][own];\n", c, k, numbers++);
 }
 
-static void put_parameters(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1])
+void ts_cuda_put_kernel(text *t, const ts_cuda_group *g, call_names names, const char *kernel)
 {
     if (g->members) {
         put_members(t, g, names);
         return;
     }
-    put(t, "extern \"C\" __global__ void __launch_bounds__(%d, %d) group(const __grid_constant__ "
-           "group_space s",
-        g->threads, g->resident);
+    put(t, "extern \"C\" __global__ void __launch_bounds__(%d, %d) %s(const __grid_constant__ "
+           "group_space s%s",
+        g->threads, g->resident, kernel,
+        g->folds ? ",\n    const __grid_constant__ group_folds d" : "");
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].sums && g->values[i].data)
             put(t, ",\n    float *const p%d", i);
@@ -165,6 +156,8 @@ static void put_parameters(text *t, const ts_cuda_group *g, name (*names)[TS_KER
                 put(t, ",\n    const double n%d_%d", c, k);
         if (f->bytes)
             put(t, ",\n    const %.*s f%d", names[c][0].length, names[c][0].text, c);
+        if (g->calls[c].fold)
+            put(t, ",\n    const double n%d,\n    void *const q%d", c, c);
     }
     put(t, ")\n{\n    const uint32_t block = blockIdx.x;\n");
 }
@@ -194,22 +187,32 @@ static void put_loop_head(text *t, const ts_cuda_group *g)
         put(t, "        constexpr int some = %d;\n", g->width);
 }
 
+void ts_cuda_put_load(text *t, const ts_cuda_group *g, int i)
+{
+    const ts_cuda_group_value *v = &g->values[i];
+    bool one = v->way == TS_CUDA_ONE;
+    put(t, "        x%d[u] = %s<%s, %d>(", i, one ? "load_one" : "load", types[v->dtype],
+        g->width);
+    put_address(t, g, i);
+    put(t, one ? ");\n" : ", some, read);\n");
+}
+
+void ts_cuda_put_store(text *t, const ts_cuda_group *g, int i)
+{
+    put(t, "        store<%s, %d>(", types[g->values[i].dtype], g->width);
+    put_address(t, g, i);
+    put(t, ", some, y%d);\n", i);
+}
+
 static void put_loads(text *t, const ts_cuda_group *g)
 {
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].read)
             put(t, "    vec<%s, %d> x%d[%d];\n", types[g->values[i].dtype], g->width, i, g->unroll);
     put_loop_head(t, g);
-    for (int i = 0; i < g->nvalues; i++) {
-        const ts_cuda_group_value *v = &g->values[i];
-        if (!v->read)
-            continue;
-        bool one = v->way == TS_CUDA_ONE;
-        put(t, "        x%d[u] = %s<%s, %d>(", i, one ? "load_one" : "load", types[v->dtype],
-            g->width);
-        put_address(t, g, i);
-        put(t, one ? ");\n" : ", some, read);\n");
-    }
+    for (int i = 0; i < g->nvalues; i++)
+        if (g->values[i].read)
+            ts_cuda_put_load(t, g, i);
     put(t, "    }\n");
 }
 
@@ -254,7 +257,7 @@ static void put_expression(text *t, const ts_cuda_group *g, int c, const name *n
     put(t, "))");
 }
 
-static void put_call(text *t, const ts_cuda_group *g, int c, const name *names, int *version)
+void ts_cuda_put_call(text *t, const ts_cuda_group *g, int c, const name *names, int *version)
 {
     int to = g->calls[c].value[0];
     put(t, "            const in_register_t<%s> v%d_%d = ", types[g->values[to].dtype], to,
@@ -264,7 +267,7 @@ static void put_call(text *t, const ts_cuda_group *g, int c, const name *names, 
     version[to]++;
 }
 
-static void put_calls(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1],
+static void put_calls(text *t, const ts_cuda_group *g, call_names names,
                       int *version)
 {
     put_loop_head(t, g);
@@ -281,18 +284,15 @@ static void put_calls(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_O
             put(t, "            const in_register_t<%s> v%d_0 = to_register(x%d[u].at[e]);\n",
                 types[g->values[i].dtype], i, i);
     for (int c = 0; c < g->ncalls; c++)
-        put_call(t, g, c, names[c], version);
+        ts_cuda_put_call(t, g, c, names[c], version);
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].written)
             put(t, "            y%d.at[e] = from_register<%s>(v%d_%d);\n", i,
                 types[g->values[i].dtype], i, version[i]);
     put(t, "        }\n");
     for (int i = 0; i < g->nvalues; i++)
-        if (g->values[i].written) {
-            put(t, "        store<%s, %d>(", types[g->values[i].dtype], g->width);
-            put_address(t, g, i);
-            put(t, ", some, y%d);\n", i);
-        }
+        if (g->values[i].written)
+            ts_cuda_put_store(t, g, i);
     put(t, "    }\n}\n");
 }
 
@@ -321,7 +321,7 @@ static void put_row_point(text *t, const ts_cuda_group *g, int c, const name *na
     int to = g->calls[c].value[0];
     const char *type = types[g->values[to].dtype];
     if (g->values[to].each) {
-        put_call(t, g, c, names, version);
+        ts_cuda_put_call(t, g, c, names, version);
         return;
     }
     put(t, "        in_register_t<%s> v%d_%d[%d];\n"
@@ -378,7 +378,7 @@ static void put_row_call(text *t, const ts_cuda_group *g, int c, int *version)
     put(t, ");\n");
 }
 
-static void put_rows(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1],
+static void put_rows(text *t, const ts_cuda_group *g, call_names names,
                      int *version)
 {
     int n = g->accesses * g->width;
@@ -421,17 +421,19 @@ static void put_rows(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OP
 char *ts_cuda_group_source(const ts_cuda_group *g)
 {
     text t = {0};
-    name(*names)[TS_KERNEL_OPERANDS + 1] = calloc((size_t)g->ncalls, sizeof *names);
+    call_names names = calloc((size_t)g->ncalls, sizeof *names);
     int *version = calloc((size_t)g->nvalues, sizeof *version);
     bool ok = names && version;
     for (int c = 0; c < g->ncalls && ok; c++)
-        ok = g->calls[c].rows || read_names(g->calls[c].formula.names, names[c],
+        ok = g->calls[c].rows || g->calls[c].fold || read_names(g->calls[c].formula.names, names[c],
                                             g->calls[c].formula.operands + 1);
     if (ok) {
         put(&t, "using namespace ts;\n");
-        put_parameters(&t, g, names);
+        ts_cuda_put_kernel(&t, g, names, "group");
     }
-    if (ok && g->rows) {
+    if (ok && g->folds) {
+        ts_cuda_put_folds(&t, g, names, version);
+    } else if (ok && g->rows) {
         put_rows(&t, g, names, version);
     } else if (ok) {
         put(&t, "    typedef %s index;\n"

@@ -9,7 +9,7 @@
 // SPDX-License-Identifier: MIT
 #include <tessera/backend.h>
 
-#include "tests/cuda/groups.h"
+#include "tests/cuda/folds.h"
 #include "tests/cuda/rows.h"
 
 #include <dirent.h>
@@ -223,6 +223,28 @@ TS_TEST(kernels_of_groups_by_rows_compile, FOLDER, .loop = 2, .timeout = 300)
         ts_compiled_free(c);
     }
     ck_assert_int_gt(groups, 30);
+}
+
+/** Each group of a function with reductions of adjacent dims compiles. */
+TS_TEST(kernels_of_groups_with_folds_compile, FOLDER, .loop = 2, .timeout = 300)
+{
+    DEVICE(device);
+    capability = _i ? 90 : 80;
+    for (uint64_t seed = 0; seed < 48; seed++) {
+        TS_SCOPE;
+        fold_program p = draw_fold(seed + 1000 * (uint64_t)_i);
+        ts_tensor *in[FOLD_INPUTS], *out[FOLD_OUTPUTS];
+        for (int k = 0; k < FOLD_INPUTS; k++)
+            OK(in[k] = fold_input(&p, k, device));
+        ts_compiled *c = ts_compile(fold_function, &p, NULL);
+        ts_status status = ts_compiled_call(c, in, FOLD_INPUTS, out, FOLD_OUTPUTS);
+        ck_assert_msg(status == TS_OK || status == TS_ERR_DEVICE, "seed %llu: %s",
+                      (unsigned long long)p.seed, ts_error_message());
+        ts_error_clear();
+        ts_compiled_free(c);
+    }
+    ck_assert_int_gt(groups, 30);
+    ck_assert_int_gt(calls_in_groups, 3 * groups);
 }
 
 static ts_status chain_of_bytes(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
