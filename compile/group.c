@@ -97,13 +97,23 @@ static bool is_fold(uint16_t op)
            op == TS_OP_amax || op == TS_OP_amin || op == TS_OP_norm;
 }
 
+/** True if a device reduces in the order of its eager kernel, though the rule has set plan->rows: it
+ *  has no call by rows for the op, dtype and dims. */
+static bool is_no_row_call(const ts_frame *f)
+{
+    bool sum = f->op == TS_OP_sum || f->op == TS_OP_sum_to_size,
+         other = f->op == TS_OP_mean || f->op == TS_OP_amax || f->op == TS_OP_amin;
+    return is_fold(f->op) && (f->plan->compute == TS_F64 ||
+                              !(sum || (other && !(f->plan->rows & TS_ROWS_SUMMED))));
+}
+
 /** ts_group_takes() for a call whose shape rule has run, without asking the backend. Clears
  *  f->plan->rows if the device computes the call as a fold. */
 static ts_group_part part_of(const ts_frame *f)
 {
     if (f->plan->rows || (is_fold(f->op) && f->key != TS_KEY_CPU)) {
         ts_group_part part = {0};
-        if (f->plan->rows)
+        if (f->plan->rows && (f->key == TS_KEY_CPU || !is_no_row_call(f)))
             part = ts_rows_part(f);
         if (!part.takes && is_fold(f->op) && f->key != TS_KEY_CPU) {
             part = ts_fold_part(f);

@@ -56,7 +56,10 @@ template <class X, class OP, class PRE, class S = X> struct plain_fold {
     {
 #pragma unroll
         for (int e = 0; e < N; e++)
-            s = OP::of(s, (state)PRE()(x[e]));
+            if constexpr (std::is_same_v<PRE, squared>) /* with --fmad=false, too */
+                s = fma(x[e], x[e], s);
+            else
+                s = OP::of(s, (state)PRE()(x[e]));
     }
     __device__ __forceinline__ state finish(state s) const
     {

@@ -204,6 +204,43 @@ TS_TEST(kernels_of_the_same_calls_on_many_tensors_compile, FOLDER, .loop = 2, .t
     ck_assert_int_gt(calls_in_groups, 4 * groups);
 }
 
+static ts_status decays(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)m;
+    const double *factor = ctx;
+    for (int i = 0; i < n; i++)
+        TS_TRY(out[i] = ts_mul_scalar(in[i], i == 5 ? *factor : 0.25 + i));
+    return TS_OK;
+}
+static ts_status decays_and_sums(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    TS_TRY(decays(ctx, in, n, out, m));
+    for (int i = 0; i < n; i++)
+        TS_TRY(out[i] = ts_add(out[i], in[i]));
+    return TS_OK;
+}
+
+/** One call of a list of products has the factor 1. */
+TS_TEST(a_factor_of_1_leaves_no_list, FOLDER, .loop = 2)
+{
+    DEVICE(device);
+    capability = 90;
+    TS_SCOPE;
+    ts_tensor *in[ALIKE_INPUTS], *out[ALIKE_INPUTS];
+    for (int k = 0; k < ALIKE_INPUTS; k++)
+        OK(in[k] = ts_to_device(ts_ones(TS_SIZES(64 + k), TS_F32), device));
+    double factor = 1;
+    ts_compiled *c = ts_compile(_i ? decays_and_sums : decays, &factor, NULL);
+    for (int run = 0; run < 2; run++) {
+        OK(ts_compiled_call(c, in, ALIKE_INPUTS, out, ALIKE_INPUTS));
+        factor = 2; /* the same plan */
+    }
+    ck_assert_int_eq(joined, 2);
+    ck_assert_int_eq(calls_in_groups, 2 * (1 + _i) * ALIKE_INPUTS);
+    ck_assert_int_eq(ts_compiled_get_stats(c).compiles, 1);
+    ts_compiled_free(c);
+}
+
 /** Each group of a function with calls by rows compiles to one kernel. */
 TS_TEST(kernels_of_groups_by_rows_compile, FOLDER, .loop = 2, .timeout = 300)
 {
