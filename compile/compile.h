@@ -116,6 +116,7 @@ typedef struct ts_step {
                               row; 0: pointwise */
     uint8_t inner;         /* ts_group_part.inner of the calls of a group; 0 for a group by rows */
     uint8_t folds, from, fold_dtype; /* ts_group_part.folds, from and dtype of its reductions */
+    int64_t saved;         /* bytes that its joins and merges save (join.c); for dumps */
     bool narrow;           /* a group on the CPU whose calls run one by one, because its runs of
                               contiguous elements are short (ts_group_is_narrow()) */
     uint32_t members;      /* number of members, each with the same count / members calls over other

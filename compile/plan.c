@@ -1,10 +1,9 @@
 /**
  * @file plan.c  Makes a plan from a recorded stream: divides the calls into steps.
  *
- * One pass over the calls makes the steps. A call joins an earlier group if all calls that it
- * depends on are in that group or in earlier steps, so dependences are preserved. Two calls of a
- * group may share a written storage only through the same layout, because a group runs all its
- * calls on one tile before the next tile.
+ * One pass over the calls makes the steps. A call joins the earlier group with which it saves most
+ * bytes, if all calls that it depends on are in that group or in earlier steps. Then groups are
+ * merged, those that save most bytes first (join.c).
  */
 // SPDX-License-Identifier: MIT
 #include "compile/emit.h"
@@ -13,8 +12,6 @@
 #include "ops/ops.h"
 
 #include <string.h>
-
-enum { MAX_GROUP = 64 /* calls */, MAX_ROW_GROUP = 16, OPEN_GROUPS = 8 };
 
 /* -------------------------------------------------------------------------------- steps ---- */
 
@@ -51,6 +48,19 @@ static bool find_touches(maker *m)
     return true;
 }
 
+/** Sets m->uses: the calls that use each storage, without dropped calls. */
+static void count_uses(const maker *m)
+{
+    const touch *t = (const touch *)m->touches.data;
+    for (uint32_t i = 0; i < m->graph->nodes.count; i++)
+        for (uint32_t k = m->begin[i]; k < m->begin[i + 1] && m->step_of[i] != UINT32_MAX; k++) {
+            uint32_t before = m->begin[i];
+            while (t[before].storage != t[k].storage)
+                before++;
+            m->uses[t[k].storage] += before == k;
+        }
+}
+
 /** Finds touches, and finds them again if cats are dropped. */
 static bool find_final_touches(maker *m)
 {
@@ -61,145 +71,6 @@ static bool find_final_touches(maker *m)
         return ok;
     m->touches.count = 0;
     return find_touches(m);
-}
-
-/** True if node i may join the group: both use each common storage that one of them writes through
- *  the same value, and node i uses no result marked touch.last, unless `late`. *shares: they have a
- *  common storage; valid only if true is returned. */
-static bool fits(const maker *m, uint32_t i, uint32_t step, bool late, bool *shares)
-{
-    const touch *t = (const touch *)m->touches.data;
-    const ts_step *s = &m->exec->steps[step];
-    uint32_t left = s->count;
-    *shares = false;
-    for (uint32_t j = s->first; left; j++) {
-        if (m->step_of[j] != step)
-            continue;
-        left--;
-        for (uint32_t a = m->begin[i]; a < m->begin[i + 1]; a++)
-            for (uint32_t b = m->begin[j]; b < m->begin[j + 1]; b++) {
-                if (t[a].storage != t[b].storage)
-                    continue;
-                *shares = true;
-                if ((t[b].last && !late) || (t[a].value != t[b].value && (t[a].writes || t[b].writes)))
-                    return false;
-            }
-    }
-    return true;
-}
-
-/** True if the values of node i can be in a group over s's space whose last `rows` dims form rows.
- *  Results that no call of the group may use (touch.last) are not checked. */
-static bool fits_rows(const maker *m, uint32_t i, const ts_step *s, int rows)
-{
-    const touch *t = (const touch *)m->touches.data;
-    for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++)
-        if (!t[k].last && !ts_rows_fit(m->graph, (const ts_graph_value *)m->graph->values.data +
-                                                     t[k].value, s->sizes, s->ndim, rows))
-            return false;
-    return true;
-}
-
-/** True if node i is a call on the results of the folds of group s: all its tensors have their sizes
- *  or one element. The sizes of v are the node's iteration space. */
-static bool is_late(const maker *m, uint32_t i, const ts_step *s, const ts_graph_value *v,
-                    const ts_group_part *part)
-{
-    const touch *t = (const touch *)m->touches.data;
-    bool late = s->folds && !part->folds && !part->rows &&
-                !(ts_graph_node_at(m->graph, i)->flags & TS_NODE_RANDOM) &&
-                ts_fold_is_result(m->graph, v, s);
-    for (uint32_t k = m->begin[i]; k < m->begin[i + 1] && late; k++) {
-        const ts_graph_value *own = (const ts_graph_value *)m->graph->values.data + t[k].value;
-        int64_t numel = 1;
-        for (int d = 0; d < own->ndim; d++)
-            numel *= ts_graph_ints_at(m->graph, own->ints)[d];
-        late = numel == 1 || ts_fold_is_result(m->graph, own, s);
-    }
-    return late;
-}
-
-/** True if the tensors of node i can be in a group over s's space that has folds. */
-static bool fits_folds(const maker *m, uint32_t i, const ts_step *s)
-{
-    const touch *t = (const touch *)m->touches.data;
-    for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++)
-        if (!t[k].last && !ts_fold_fits(m->graph, (const ts_graph_value *)m->graph->values.data +
-                                                      t[k].value, s))
-            return false;
-    return true;
-}
-
-/** matches() for a group s with folds, or for a fold: the calls on the space are pointwise, and all
- *  folds have the same dims and dtype. */
-static bool matches_folds(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
-                          const ts_group_part *part)
-{
-    if (part->rows || s->rows || (s->folds && part->folds &&
-                                  (part->folds != s->folds || part->from != s->from ||
-                                   part->dtype != s->fold_dtype)))
-        return false;
-    for (uint32_t j = s->first, left = s->folds ? 0 : s->count; left; j++)
-        if (m->step_of[j] == step) {
-            left--;
-            if (!fits_folds(m, j, s))
-                return false;
-        }
-    return fits_folds(m, i, s);
-}
-
-/** True if sizes, rows and device of node i match those of the group s, which is step number `step`
- *  and not full. The sizes of v are the node's iteration space. late: is_late(). */
-static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step, bool late,
-                    const ts_graph_value *v, const ts_group_part *part)
-{
-    const int64_t *sizes = ts_graph_ints_at(m->graph, v->ints);
-    bool each = s->rows && !part->rows && !ts_is_whole(s) &&
-                ts_rows_each(m->graph, v, s->sizes, s->ndim, s->rows);
-    int rows = part->rows ? part->rows : s->rows;
-    uint32_t most = rows ? MAX_ROW_GROUP : MAX_GROUP;
-    if (!s->fused || s->product || s->count >= most || !ts_same_device(s->device, v->device) ||
-        (part->rows && s->rows && part->rows != s->rows) || (!rows && part->inner != s->inner))
-        return false;
-    if (late)
-        return true;
-    if (!(each || (s->ndim == v->ndim && ts_same_sizes(s->sizes, sizes, v->ndim))))
-        return false;
-    if (s->folds || part->folds)
-        return matches_folds(m, i, s, step, part);
-    if (!rows)
-        return true;
-    for (uint32_t j = s->first, left = s->rows ? 0 : s->count; left; j++)
-        if (m->step_of[j] == step) {
-            left--;
-            if (!fits_rows(m, j, s, rows))
-                return false;
-        }
-    return fits_rows(m, i, s, rows);
-}
-
-/** Finds the last group that node i can join and shares a storage with, among the latest steps from
- *  `after` on; UINT32_MAX if there is none. The sizes of v are the node's iteration space. A call
- *  that is made again may join the last step without a common storage: the next call reads its
- *  result, and often that of the last step too. */
-static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v,
-                           const ts_group_part *part, uint32_t after)
-{
-    const ts_exec *e = m->exec;
-    bool again = ts_graph_node_at(m->graph, i)->flags & TS_NODE_AGAIN;
-    uint32_t end = e->nsteps > OPEN_GROUPS * 4 ? e->nsteps - OPEN_GROUPS * 4 : 0;
-    if (end < after)
-        end = after;
-    for (uint32_t k = e->nsteps; k-- > end;) {
-        bool shares;
-        if (e->steps[k].count == 1 && ts_plan_is_full(m))
-            continue;
-        bool late = is_late(m, i, &e->steps[k], v, part);
-        if (matches(m, i, &e->steps[k], k, late, v, part) && fits(m, i, k, late, &shares) &&
-            (shares || (again && k + 1 == e->nsteps)))
-            return k;
-    }
-    return UINT32_MAX;
 }
 
 /** Marks the results of node i that no other call of its group may use. */
@@ -272,6 +143,7 @@ static void add_node(maker *m, uint32_t i)
     const ts_graph_node *n = ts_graph_node_at(m->graph, i);
     const touch *t = (const touch *)m->touches.data;
     uint32_t after = n->flags & TS_NODE_AGAIN ? m->barrier + 1 : 0, step = UINT32_MAX;
+    int64_t saved = 0;
     for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++) {
         const ts_plan_storage *s = &e->storages[t[k].storage];
         after = s->writer > after ? s->writer : after;
@@ -293,10 +165,10 @@ static void add_node(maker *m, uint32_t i)
     if (groups && !part.rows && !part.folds && m->by_rows && ts_plan_join_product(m, i))
         return;
     if (part.takes)
-        step = find_group(m, i, v, &part, after ? after - 1 : 0);
+        step = ts_plan_find_group(m, i, v, &part, after ? after - 1 : 0, &saved);
     if (step == UINT32_MAX && rejoin_bias(m, i))
         return;
-    bool step_is_late = step != UINT32_MAX && is_late(m, i, &e->steps[step], v, &part);
+    bool step_is_late = step != UINT32_MAX && ts_plan_is_late(m, i, &e->steps[step], v, &part);
     if (step == UINT32_MAX) {
         step = e->nsteps++;
         e->steps[step] = (ts_step){.first = i, .fused = part.takes, .ndim = v ? v->ndim : 0};
@@ -313,6 +185,7 @@ static void add_node(maker *m, uint32_t i)
         mark_results(m, i);
     s->rows = part.rows ? part.rows : s->rows;
     s->inner = part.inner;
+    s->saved += saved;
     if (part.folds) {
         s->folds = part.folds;
         s->from = part.from;
@@ -492,6 +365,7 @@ static bool allocate(ts_exec *e, maker *m, const ts_array *storages)
               (e->places = take(e->nstorages * sizeof *e->places)) &&
               (m->begin = take((n + 1) * sizeof *m->begin)) &&
               (m->step_of = take((n + 1) * sizeof *m->step_of)) &&
+              (m->uses = take(e->nstorages * sizeof *m->uses)) &&
               (m->member = take((n + 1) * sizeof *m->member));
     if (ok && storages->count)
         memcpy(e->storages, storages->data, storages->count * sizeof *e->storages);
@@ -505,6 +379,7 @@ static bool make_steps(maker *m, uint32_t split)
     if (!find_final_touches(m))
         return false;
     ts_plan_drop_dead(m);
+    count_uses(m);
     for (uint32_t i = 0; i < m->graph->nodes.count; i++) {
         const ts_graph_node *n = ts_graph_node_at(m->graph, i);
         if (n->end < split && !(n->flags & TS_NODE_AGAIN))
@@ -513,7 +388,7 @@ static bool make_steps(maker *m, uint32_t split)
             add_node(m, i);
         m->exec->nagain += m->step_of[i] != UINT32_MAX && (n->flags & TS_NODE_AGAIN);
     }
-    return ts_plan_join_alike(m);
+    return ts_plan_merge_groups(m) && ts_plan_join_alike(m);
 }
 
 /** Makes a plan. in: what it computes again, or NULL. out: receives what a second plan should
@@ -553,6 +428,8 @@ static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *num
     give(m.begin, (n + 1) * sizeof *m.begin);
     give(m.step_of, (n + 1) * sizeof *m.step_of);
     give(m.member, (n + 1) * sizeof *m.member);
+    if (e)
+        give(m.uses, e->nstorages * sizeof *m.uses);
     ts_array_free(&m.touches, sizeof(touch));
     ts_array_free(&storages, sizeof(ts_plan_storage));
     if (ok)

@@ -222,6 +222,44 @@ static void put_value(text *t, const ts_cuda_group *g, int i, int version)
     put(t, "v%d_%d%s", i, version, g->rows && !g->values[i].each ? "[e]" : "");
 }
 
+/** True if `functor` is fn::NAME_fn. */
+static bool is_functor(const name *functor, const char *wanted)
+{
+    size_t length = strlen(wanted), all = (size_t)functor->length;
+    return all >= length + 7 && memcmp(functor->text + all - 3, "_fn", 3) == 0 &&
+           memcmp(functor->text + all - 3 - length, wanted, length) == 0 &&
+           functor->text[all - 4 - length] == ':';
+}
+
+/** True if the call's tensors all have its compute dtype, and it has no numbers. */
+static bool is_plain(const ts_cuda_group *g, const ts_cuda_group_call *call)
+{
+    bool plain = g->values[call->value[0]].dtype == call->compute;
+    for (int k = 1; k < call->formula.operands; k++)
+        plain = plain && !call->formula.host[k] && !call->cast[k] &&
+                g->values[call->value[k]].dtype == call->compute;
+    return plain;
+}
+
+/** Appends a sum or product of f16 as an instruction of f16. False if the call is another one. */
+static bool put_of_halves(text *t, const ts_cuda_group *g, int c, const name *names,
+                          const int *version)
+{
+    static const char *const ops[] = {"add", "sub", "mul"};
+    const ts_cuda_group_call *call = &g->calls[c];
+    for (int i = 0; i < 3 && call->compute == TS_F16 && is_plain(g, call); i++) {
+        if (!is_functor(&names[0], ops[i]) || call->formula.operands != 3)
+            continue;
+        put(t, "%s_halves(", ops[i]);
+        put_value(t, g, call->value[1], version[call->value[1]]);
+        put(t, ", ");
+        put_value(t, g, call->value[2], version[call->value[2]]);
+        put(t, ")");
+        return true;
+    }
+    return false;
+}
+
 /** Appends a pointwise call's result, as an expression of its operands. word: index of the random
  *  word. */
 static void put_expression(text *t, const ts_cuda_group *g, int c, const name *names,
@@ -229,8 +267,18 @@ static void put_expression(text *t, const ts_cuda_group *g, int c, const name *n
 {
     const ts_cuda_group_call *call = &g->calls[c];
     const ts_cuda_formula *f = &call->formula;
-    put(t, "result<%s, %.*s>(apply_fn<%.*s>(", types[g->values[call->value[0]].dtype],
-        names[1].length, names[1].text, names[1].length, names[1].text);
+    static const char *const exact[] = {"relu", "maximum", "minimum", "abs"};
+    bool rounds = true;
+    if (put_of_halves(t, g, c, names, version))
+        return;
+    for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
+        rounds &= !(is_functor(&names[0], exact[i]) && is_plain(g, call));
+    if (rounds)
+        put(t, "result<%s, %.*s>(apply_fn<%.*s>(", types[g->values[call->value[0]].dtype],
+            names[1].length, names[1].text, names[1].length, names[1].text);
+    else
+        put(t, "exact<%s>(apply_fn<%.*s>(", types[g->values[call->value[0]].dtype],
+            names[1].length, names[1].text);
     if (f->bytes)
         put(t, "f%d", c);
     else
