@@ -12,8 +12,8 @@
  * that other calls read, and later runs read them like tensors from outside. A value that a group
  * can compute without a load is not kept.
  *
- * A call with a number that is one of a list, such as x * 1 among x * a for many tensors, stays on a
- * device that joins the calls of a list (horizontal.c).
+ * A call with a number that is one of a list, such as x * 1 among x * a for many tensors, stays on
+ * a device that joins the calls of a list (horizontal.c).
  *
  * If a folded call has a number that is no part of the recorded structure, the plan serves only
  * recordings with the same number (ts_exec_serves()).

@@ -97,8 +97,8 @@ static bool is_fold(uint16_t op)
            op == TS_OP_amax || op == TS_OP_amin || op == TS_OP_norm;
 }
 
-/** True if a device reduces in the order of its eager kernel, though the rule has set plan->rows: it
- *  has no call by rows for the op, dtype and dims. */
+/** True if a device reduces in the order of its eager kernel, though the rule has set plan->rows:
+ *  it has no call by rows for the op, dtype and dims. */
 static bool is_no_row_call(const ts_frame *f)
 {
     bool sum = f->op == TS_OP_sum || f->op == TS_OP_sum_to_size,

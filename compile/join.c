@@ -1,12 +1,12 @@
 /**
  * @file join.c  Greedy fusion by bytes: the group that a call joins, and merges of groups.
  *
- * The score of a call and a group, or of two groups, is the number of bytes that one kernel in place
- * of two saves. A tensor that both use is loaded once less. If it is a result that nothing else uses,
- * it is not stored either.
+ * The score of a call and a group, or of two groups, is the number of bytes that one kernel in
+ * place of two saves. A tensor that both use is loaded once less. If it is a result that nothing
+ * else uses, it is not stored either.
  *
- * Two calls of a group may share a written storage only through the same layout, because a group runs
- * all its calls on one tile before the next tile.
+ * Two calls of a group may share a written storage only through the same layout, because a group
+ * runs all its calls on one tile before the next tile.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
@@ -36,7 +36,8 @@ static bool fits(const maker *m, uint32_t i, uint32_t step, bool late, bool *sha
                 if (t[a].storage != t[b].storage)
                     continue;
                 *shares = true;
-                if ((t[b].last && !late) || (t[a].value != t[b].value && (t[a].writes || t[b].writes)))
+                if ((t[b].last && !late) ||
+                    (t[a].value != t[b].value && (t[a].writes || t[b].writes)))
                     return false;
             }
     }
@@ -55,8 +56,8 @@ static bool fits_rows(const maker *m, uint32_t i, const ts_step *s, int rows)
     return true;
 }
 
-/** True if node i is a call on the results of the folds of group s: all its tensors have their sizes
- *  or one element. The sizes of v are the node's iteration space. */
+/** True if node i is a call on the results of the folds of group s: all its tensors have their
+ *  sizes or one element. The sizes of v are the node's iteration space. */
 bool ts_plan_is_late(const maker *m, uint32_t i, const ts_step *s, const ts_graph_value *v,
                     const ts_group_part *part)
 {
@@ -227,8 +228,8 @@ static bool can_meet(const maker *m, uint32_t a, uint32_t b, bool up)
     return true;
 }
 
-/** The bytes saved by a merge of the groups a < b, which are alike and of which one is pointwise; 0:
- *  impossible. */
+/** The bytes saved by a merge of the groups a < b, which are alike and of which one is pointwise;
+ *  0: impossible. */
 static int64_t merge_score(const maker *m, uint32_t a, uint32_t b)
 {
     const ts_exec *e = m->exec;
@@ -318,8 +319,8 @@ static bool marked(const maker *m, const uint32_t *nodes, const uint32_t *begin,
     return false;
 }
 
-/** Adds the pairs whose merge saves bytes. room: for the nodes, their begins by step, and a mark per
- *  storage. False if out of memory. */
+/** Adds the pairs whose merge saves bytes. room: for the nodes, their begins by step, and a mark
+ *  per storage. False if out of memory. */
 static bool find_pairs(const maker *m, ts_array *pairs, uint32_t *room)
 {
     const ts_exec *e = m->exec;

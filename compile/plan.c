@@ -159,8 +159,9 @@ static void add_node(maker *m, uint32_t i)
         part = (ts_group_part){0};
     const ts_graph_value *v = NULL; /* its sizes are the iteration space */
     if (part.takes)
-        v = ts_graph_value_at(m->graph, part.rows || part.folds ? ts_graph_args_of(m->graph, n)[0].id
-                                                  : n->rets[0]);
+        v = ts_graph_value_at(m->graph, part.rows || part.folds
+                                            ? ts_graph_args_of(m->graph, n)[0].id
+                                            : n->rets[0]);
     mark_last(m, i, &part);
     if (groups && !part.rows && !part.folds && m->by_rows && ts_plan_join_product(m, i))
         return;

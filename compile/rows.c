@@ -1,6 +1,6 @@
 /**
- * @file rows.c  Conditions under which norms, softmax and reductions ("calls by rows") and reductions
- * of any adjacent dims ("folds") join a fused group.
+ * @file rows.c  Conditions under which norms, softmax and reductions ("calls by rows") and
+ * reductions of any adjacent dims ("folds") join a fused group.
  *
  * The last dims of such a group's iteration space form a row, which one tile (CPU) or thread block
  * (GPU) computes as a whole. Values have the sizes of the space, one element per row, or one row

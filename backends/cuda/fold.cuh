@@ -1,8 +1,8 @@
 /**
  * @file fold.cuh  Folds whose state is one number, and the order in which threads merge states.
  *
- * Eager reductions (reduce.cuh) and fused groups (group_folds.cuh) share them, so that both have the
- * same bits.
+ * Eager reductions (reduce.cuh) and fused groups (group_folds.cuh) share them, so that both have
+ * the same bits.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_FOLD_CUH
@@ -122,7 +122,7 @@ template <class T> struct extreme_fold {
     __device__ __forceinline__ state finish(state s) const { return turn(s); }
 };
 
-/* ------------------------------------------------------------------------ states of threads ---- */
+/* ----------------------------------------------------------------------- states of threads ---- */
 
 /** __shfl_xor_sync() of a state. */
 template <class A> __device__ __forceinline__ A state_xor(const A &a, int lane)
@@ -140,8 +140,8 @@ template <class A> __device__ __forceinline__ A state_xor(const A &a, int lane)
 
 enum { REDUCE_THREADS = 256, IN_FLIGHT = 4 };
 
-/** Merges the states of `group` adjacent threads of a block, 1 to 32 or all of them, into that of the
- *  first thread. */
+/** Merges the states of `group` adjacent threads of a block, 1 to 32 or all of them, into that of
+ *  the first thread. */
 template <class FOLD, class A>
 __device__ __forceinline__ void merge_lanes(const FOLD &fold, A &state, int group)
 {

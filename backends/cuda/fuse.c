@@ -155,7 +155,8 @@ static void collapse(ts_cuda_group *g, const ts_tensor *result)
             first = &g->values[i];
     for (int d = 0; d < ndim; d++)
         order[d] = d;
-    if (first && !g->draws && !g->folds) { /* random words belong to elements by the order of the result */
+    /* random words belong to elements by the order of the result */
+    if (first && !g->draws && !g->folds) {
         strides_in(first, ndim, steps);
         order_dims(steps, ndim, order);
     }
@@ -167,7 +168,8 @@ static void collapse(ts_cuda_group *g, const ts_tensor *result)
         for (int i = 0; i < g->nvalues && merge; i++) {
             ts_cuda_group_value *v = &g->values[i];
             strides_in(v, ndim, steps);
-            merge = !v->data || (g->folds && !v->read && !v->written) || steps[order[d]] == v->strides[n - 1] * g->sizes[n - 1];
+            merge = !v->data || (g->folds && !v->read && !v->written) ||
+                    steps[order[d]] == v->strides[n - 1] * g->sizes[n - 1];
         }
         if (merge) {
             g->sizes[n - 1] *= size;
@@ -266,40 +268,6 @@ typedef CUresult (*find_fn)(CUfunction *function, CUmodule module, const char *n
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kernel **kernels; /* open addressing */
 static int nkernels, room;
-
-int ts_cuda_group_words(const ts_cuda_group *g, uint64_t *words)
-{
-    int n = 0, members = __builtin_ctz((unsigned)g->members | 1 << 30);
-    words[n++] = (uint64_t)ts_cuda_current->index | (uint64_t)g->ndim << 8 |
-                 (uint64_t)g->width << 16 | (uint64_t)g->large << 24 |
-                 (uint64_t)g->tail << 25 | (uint64_t)members << 26 |
-                 (uint64_t)g->nvalues << 32 | (uint64_t)g->ncalls << 48;
-    words[n++] = (uint64_t)g->lanes | (uint64_t)g->together << 16 | (uint64_t)g->accesses << 32 |
-                 (uint64_t)g->full << 40 | (uint64_t)(g->rows > 0) << 41 |
-                 (uint64_t)g->folds << 42 | (uint64_t)g->vector << 43 | (uint64_t)g->direct << 44 |
-                 (uint64_t)g->division.beside << 45 | (uint64_t)g->resident << 48;
-    for (int i = 0; i < g->nvalues; i++) {
-        const ts_cuda_group_value *v = &g->values[i];
-        words[n++] = v->dtype | (uint64_t)v->way << 8 | (uint64_t)v->read << 16 |
-                     (uint64_t)v->written << 17 | (uint64_t)v->each << 18 |
-                     (uint64_t)v->sums << 19 | (uint64_t)v->late << 20 | (uint64_t)v->stored << 21 |
-                     (uint64_t)(v->data && ts_numel(v->tensor) == 1) << 22;
-    }
-    for (int c = 0; c < g->ncalls; c++) {
-        const ts_cuda_group_call *call = &g->calls[c];
-        words[n++] = (uintptr_t)call->formula.names;
-        uint64_t places = 0;
-        for (int k = 0; k < call->formula.operands; k++)
-            places = places << 10 | (uint16_t)(call->value[k] + 1);
-        words[n++] = places;
-        places = 0;
-        for (int k = 0; k < call->results; k++)
-            places = places << 10 | (uint16_t)(call->result[k] + 1);
-        words[n++] = places;
-        words[n++] = call->compute | (uint64_t)call->late << 8;
-    }
-    return n;
-}
 
 static kernel **place_of(const uint64_t *words, int n, uint64_t hash)
 {

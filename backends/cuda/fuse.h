@@ -1,18 +1,18 @@
 /**
  * @file fuse.h
- * Fused groups: runs the calls of a group as one kernel, which NVRTC compiles. A call is pointwise
- * or by rows. A call by rows, such as softmax or sum, computes each row (the last dims) of its
- * first argument separately. Sums over all rows need a second kernel, which adds partial sums. A
- * group with folds has pointwise calls, reductions of adjacent dims, and pointwise calls on the
- * results of these. A group with members applies the same pointwise calls to several sets of tensors, the members, in
- * one launch (fuse_members.c).
+ * Fused groups: runs the calls of a group as one kernel, which NVRTC compiles. A call
+ * is pointwise or by rows. A call by rows, such as softmax or sum, computes each row (the last
+ * dims) of its first argument separately. Sums over all rows need a second kernel, which adds
+ * partial sums. A group with folds has pointwise calls, reductions of adjacent dims, and pointwise
+ * calls on the results of these. A group with members applies the same pointwise calls to several
+ * sets of tensors, the members, in one launch (fuse_members.c).
  *
  * The kernels of pointwise calls describe the group: each runs without a device and, instead of
  * launching its loop, records the functor that the loop applies (describe.cuh). A call by rows has
  * a function in group_rows.cuh. The generated kernel (fuse_source.c) applies the same functors to
  * the same elements, so the results of a pointwise group are bitwise equal to those of the separate
- * calls. So are those of a group with folds, which adds in the order of the eager kernel. In a group
- * with calls by rows, sums may be added in another order.
+ * calls. So are those of a group with folds, which adds in the order of the eager kernel. In a
+ * group with calls by rows, sums may be added in another order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_FUSE_H
@@ -50,7 +50,8 @@ typedef struct ts_cuda_group_folds {
     bool vector;
 } ts_cuda_group_folds;
 /** Divides a reduction of (results / inner, count, inner) elements over `count`, which are
- *  contiguous and have `item` bytes, as the eager kernel does (reduce.cuh). Sets the other fields. */
+ *  contiguous and have `item` bytes, as the eager kernel does (reduce.cuh). Sets the other
+ *  fields. */
 void ts_cuda_divide_folds(ts_cuda_group_folds *folds, int piece, int item);
 
 /** Layout of a tensor along the innermost dim: only in registers (INSIDE), contiguous (ARRAY), one
@@ -115,8 +116,8 @@ typedef struct ts_cuda_group {
                                (__launch_bounds__) */
     int64_t blocks, lines;  /* blocks of the grid; lines of partial sums, 0: no sums */
     int members; /* maximum members per launch, a power of two; 0: a group without members */
-    /* With folds (fuse_folds.c): `space` and `rows`, which is 0, apart, all fields as in a pointwise
-       group. */
+    /* With folds (fuse_folds.c): `space` and `rows`, which is 0, apart, all fields as in a
+       pointwise group. */
     bool folds;
     bool vector; /* a unit is `piece` elements; else one */
     bool direct; /* the kernel itself computes the results; else ts_cuda_group_folds.parts and a
@@ -148,8 +149,9 @@ ts_cuda_group_room ts_cuda_group_room_for(int count);
  *  ts_cuda_group_room.words bytes. Returns the number of words. */
 int ts_cuda_group_words(const ts_cuda_group *group, uint64_t *words);
 /** Finds or compiles the kernel of a group on the current device. The backend owns the CUfunctions:
- *  functions[0], and functions[1], which merges the states of folds, or NULL. A compilation sets compile_ms and from_disk of *report. A kernel that NVRTC or the
- *  driver has rejected before is not compiled again: TS_ERR_UNSUPPORTED. */
+ *  functions[0], and functions[1], which merges the states of folds, or NULL. A compilation sets
+ *  compile_ms and from_disk of *report. A kernel that NVRTC or the driver has rejected before is
+ *  not compiled again: TS_ERR_UNSUPPORTED. */
 ts_status ts_cuda_group_kernel(const ts_cuda_group *group, const uint64_t *words, int nwords,
                                void *functions[2], ts_group_report *report);
 /** Index of a tensor in group->values; adds the tensor if it is new. */

@@ -1,10 +1,11 @@
 /**
  * @file fuse_folds.c
- * Fused groups with folds: reductions of adjacent dims, such as sums of all elements, means over the
- * first dims and maxima of long rows, with pointwise calls before and after them.
+ * Fused groups with folds: reductions of adjacent dims, such as sums of all
+ * elements, means over the first dims and maxima of long rows, with pointwise calls before and
+ * after them.
  *
- * The group's kernel computes the elements of the space, each once, and reduces them in the order of
- * the eager kernel. Where blocks share the elements of a result, they store states, and a second
+ * The group's kernel computes the elements of the space, each once, and reduces them in the order
+ * of the eager kernel. Where blocks share the elements of a result, they store states, and a second
  * kernel merges these and applies the calls on results.
  */
 // SPDX-License-Identifier: MIT
@@ -43,8 +44,8 @@ static const char *fold_of(const ts_frame *f, bool *mean)
     return NULL;
 }
 
-/** Splits the sizes of t at the dims in mask: elements before, of, and after them. False if a dim of
- *  several elements between them is not in the mask. */
+/** Splits the sizes of t at the dims in mask: elements before, of, and after them. False if a dim
+ *  of several elements between them is not in the mask. */
 static bool split(const ts_tensor *t, int64_t mask, int64_t *outer, int64_t *count, int64_t *inner)
 {
     *outer = *count = *inner = 1;

@@ -26,8 +26,8 @@ static void put_fold_constants(text *t, const ts_cuda_group *g)
 /** Results of a thread. */
 static int states_of(const ts_cuda_group *g) { return g->division.beside ? g->piece : 1; }
 
-/** Opens the loop over a thread's g->unroll accesses at a time. It defines i, `at` and `some`, as in
- *  a pointwise group. */
+/** Opens the loop over a thread's g->unroll accesses at a time. It defines i, `at` and `some`, as
+ *  in a pointwise group. */
 static void put_accesses(text *t, const ts_cuda_group *g)
 {
     bool wide = g->width > 1;

@@ -5,6 +5,7 @@
  * call's result is rounded to its dtype, as eager calls round it when they store it.
  */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/current.h"
 #include "backends/cuda/fuse_source.h"
 
 #include <stdarg.h>
@@ -464,6 +465,41 @@ static void put_rows(text *t, const ts_cuda_group *g, call_names names,
             put(t, "    rows.store_sums(p%d + (uint64_t)blockIdx.x * s.tail, c%d, %s);\n", i, i,
                 g->together > 1 ? "total" : "nullptr");
     put(t, "}\n");
+}
+
+/* All that the source depends on must be in the words. */
+int ts_cuda_group_words(const ts_cuda_group *g, uint64_t *words)
+{
+    int n = 0, members = __builtin_ctz((unsigned)g->members | 1 << 30);
+    words[n++] = (uint64_t)ts_cuda_current->index | (uint64_t)g->ndim << 8 |
+                 (uint64_t)g->width << 16 | (uint64_t)g->large << 24 |
+                 (uint64_t)g->tail << 25 | (uint64_t)members << 26 |
+                 (uint64_t)g->nvalues << 32 | (uint64_t)g->ncalls << 48;
+    words[n++] = (uint64_t)g->lanes | (uint64_t)g->together << 16 | (uint64_t)g->accesses << 32 |
+                 (uint64_t)g->full << 40 | (uint64_t)(g->rows > 0) << 41 |
+                 (uint64_t)g->folds << 42 | (uint64_t)g->vector << 43 | (uint64_t)g->direct << 44 |
+                 (uint64_t)g->division.beside << 45 | (uint64_t)g->resident << 48;
+    for (int i = 0; i < g->nvalues; i++) {
+        const ts_cuda_group_value *v = &g->values[i];
+        words[n++] = v->dtype | (uint64_t)v->way << 8 | (uint64_t)v->read << 16 |
+                     (uint64_t)v->written << 17 | (uint64_t)v->each << 18 |
+                     (uint64_t)v->sums << 19 | (uint64_t)v->late << 20 | (uint64_t)v->stored << 21 |
+                     (uint64_t)(v->data && ts_numel(v->tensor) == 1) << 22;
+    }
+    for (int c = 0; c < g->ncalls; c++) {
+        const ts_cuda_group_call *call = &g->calls[c];
+        words[n++] = (uintptr_t)call->formula.names;
+        uint64_t places = 0;
+        for (int k = 0; k < call->formula.operands; k++)
+            places = places << 10 | (uint16_t)(call->value[k] + 1);
+        words[n++] = places;
+        places = 0;
+        for (int k = 0; k < call->results; k++)
+            places = places << 10 | (uint16_t)(call->result[k] + 1);
+        words[n++] = places;
+        words[n++] = call->compute | (uint64_t)call->late << 8;
+    }
+    return n;
 }
 
 char *ts_cuda_group_source(const ts_cuda_group *g)

@@ -29,8 +29,8 @@ void ts_cuda_text_put(text *t, const char *format, ...) __attribute__((format(pr
 extern const char *const ts_cuda_type_names[];
 /** Appends the declaration of a kernel, and the opening brace. */
 void ts_cuda_put_kernel(text *t, const ts_cuda_group *g, call_names names, const char *kernel);
-/** Appends the declaration of pointwise call c's result, an expression of the newest versions of its
- *  operands, and counts its version. */
+/** Appends the declaration of pointwise call c's result, an expression of the newest versions of
+ *  its operands, and counts its version. */
 void ts_cuda_put_call(text *t, const ts_cuda_group *g, int c, const name *names, int *version);
 /** Appends the load of a value's access u, and the store of an access. */
 void ts_cuda_put_load(text *t, const ts_cuda_group *g, int i);

@@ -197,8 +197,8 @@ template <class T> __device__ __forceinline__ in_register_t<T> exact(wide_t<T> x
         return narrow<T>(x);
 }
 
-/* Sums and products of f16. An f32 result rounded to f16 has the same bits, because f32 has more than
- * twice the digits of f16, and two more (the product is exact). */
+/* Sums and products of f16. An f32 result rounded to f16 has the same bits, because f32 has more
+ * than twice the digits of f16, and two more (the product is exact). */
 #define TS_OF_HALVES(name)                                                                         \
     __device__ __forceinline__ f16 name##_halves(f16 a, f16 b)                                     \
     {                                                                                              \

@@ -12,8 +12,8 @@
 
 namespace ts {
 
-/** Division of the space (results / inner, count, inner), reduced over `count`. Must have the layout
- * of the host type ts_cuda_group_folds. */
+/** Division of the space (results / inner, count, inner), reduced over `count`. Must have the
+ *  layout of the host type ts_cuda_group_folds. */
 struct group_folds {
     uint64_t results, inner, count;
     uint64_t share, all; /* units of a result: of a block, and of all blocks */
@@ -43,10 +43,10 @@ template <class I> struct fold_along {
 /** Position of a thread among the results and lines of elements, for inner > 1. V: results per
  * thread, adjacent if NEAR, else d.group apart. */
 template <int V, bool NEAR, class I> struct fold_beside {
-    I first, begin, end, at[NEAR ? 1 : V]; /* first result; lines begin, begin + lines, ...; index of
-                                              the results' elements in line 0 */
+    I from, first;        /* first result of the block, and of the thread */
+    I begin, end;         /* lines begin, begin + lines, ... before end */
+    I at[NEAR ? 1 : V];   /* index of the results' elements in line 0 */
     uint32_t lines, part;
-    I from;
     __device__ __forceinline__ fold_beside(const group_folds &d)
         : lines(REDUCE_THREADS / d.group), part(blockIdx.x / d.blocks)
     {

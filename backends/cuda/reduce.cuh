@@ -422,7 +422,8 @@ inline reduction_plan divide(reduction &r, int64_t V, int64_t item, bool aligned
                 quotient(r.sizes[which][d] ? r.sizes[which][d] : 1, which ? r.count : r.results);
     plan.beside = r.results > 1 && r.steps[0][0] && r.sizes[0][0] > 1 &&
                   (r.sizes[1][0] == 1 || r.steps[0][0] < r.steps[1][0] || !r.steps[1][0]);
-    int read = plan.beside ? 0 : 1; /* threads load along the innermost kept (0) or reduced (1) dim */
+    /* threads load along the innermost kept (0) or reduced (1) dim */
+    int read = plan.beside ? 0 : 1;
     r.vector = r.steps[read][0] == 1 && r.sizes[read][0] % V == 0;
     for (int which = 0; which < 2; which++)
         for (int d = which == read; d < r.ndim[which]; d++)

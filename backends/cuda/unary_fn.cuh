@@ -8,8 +8,8 @@
 namespace ts::fn {
 
 /** Defines the functor name##_fn: `expr` of x, an element of the wide type A. The optional last
- *  argument, TS_NEAR(expr), adds near_as(), a cheaper f32 formula for results that are rounded to the
- *  half R. */
+ *  argument, TS_NEAR(expr), adds near_as(), a cheaper f32 formula for results that are rounded to
+ *  the half R. */
 #define TS_UNARY(name, expr, ...)                                                                  \
     struct name##_fn {                                                                             \
         template <class A> __device__ __forceinline__ A operator()(A x) const                      \
@@ -70,9 +70,9 @@ __device__ __forceinline__ float sin_or_cos(float x, unsigned quarter)
     return y;
 }
 /**
- * Sine or cosine to 2^-19, for results that are rounded to the half R: subtracts a multiple of pi (for
- * a cosine, of pi plus half of pi) in two steps, then evaluates an odd polynomial. Halves are at most
- * 65504 or have 8 digits, so the difference is exact enough. No finite f16 is too large.
+ * Sine or cosine to 2^-19, for results that are rounded to the half R: subtracts a multiple of pi
+ * (for a cosine, of pi plus half of pi) in two steps, then evaluates an odd polynomial. Halves are
+ * at most 65504 or have 8 digits, so the difference is exact enough. No finite f16 is too large.
  */
 template <class R> __device__ __forceinline__ float sine_near(float x, bool cosine)
 {
