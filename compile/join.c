@@ -169,16 +169,38 @@ static int64_t bytes_saved(const maker *m, uint32_t i, uint32_t step)
     return saved;
 }
 
+/** Adds k to the n numbers of `steps`, unless it is there or is no step from `end` on. Returns the
+ *  new n. */
+static int add_step(uint32_t *steps, int n, uint32_t k, uint32_t end)
+{
+    int at = 0;
+    while (at < n && steps[at] != k)
+        at++;
+    if (at < n || k == UINT32_MAX || k < end)
+        return n;
+    steps[n] = k;
+    return n + 1;
+}
+
 uint32_t ts_plan_find_group(const maker *m, uint32_t i, const ts_graph_value *v,
                             const ts_group_part *part, uint32_t after, int64_t *saved)
 {
     const ts_exec *e = m->exec;
+    const touch *t = (const touch *)m->touches.data;
     bool again = ts_graph_node_at(m->graph, i)->flags & TS_NODE_AGAIN;
-    uint32_t end = e->nsteps > DISTANCE ? e->nsteps - DISTANCE : 0, best = UINT32_MAX;
+    uint32_t end = e->nsteps > DISTANCE ? e->nsteps - DISTANCE : 0, best = UINT32_MAX,
+             steps[TS_RECENT * (TS_GROUP_TENSORS + 2) + 1];
+    int n = 0;
     if (end < after)
         end = after;
+    if (again && e->nsteps)
+        n = add_step(steps, n, e->nsteps - 1, end);
+    for (uint32_t a = m->begin[i]; a < m->begin[i + 1] && a < m->begin[i] + TS_GROUP_TENSORS; a++)
+        for (int r = 0; r < TS_RECENT; r++)
+            n = add_step(steps, n, m->recent[(size_t)TS_RECENT * t[a].storage + r] - 1, end);
     *saved = 0;
-    for (uint32_t k = e->nsteps; k-- > end;) {
+    for (int c = 0; c < n; c++) {
+        uint32_t k = steps[c];
         bool shares;
         if (e->steps[k].count == 1 && ts_plan_is_full(m))
             continue;
@@ -187,7 +209,7 @@ uint32_t ts_plan_find_group(const maker *m, uint32_t i, const ts_graph_value *v,
             !(shares || (again && k + 1 == e->nsteps)))
             continue;
         int64_t bytes = bytes_saved(m, i, k);
-        if (best == UINT32_MAX || bytes > *saved) {
+        if (best == UINT32_MAX || bytes > *saved || (bytes == *saved && k > best)) {
             best = k;
             *saved = bytes;
         }

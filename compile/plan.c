@@ -130,8 +130,14 @@ void ts_plan_add(maker *m, uint32_t i, uint32_t step)
     m->step_of[i] = step;
     for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++) {
         ts_plan_storage *s = &m->exec->storages[t[k].storage];
-        uint32_t *last = t[k].writes ? &s->writer : &s->reader;
+        uint32_t *last = t[k].writes ? &s->writer : &s->reader,
+                 *recent = m->recent + (size_t)TS_RECENT * t[k].storage;
         *last = step + 1 > *last ? step + 1 : *last;
+        int at = 0;
+        while (at < TS_RECENT - 1 && recent[at] && recent[at] != step + 1)
+            at++;
+        memmove(recent + 1, recent, (size_t)at * sizeof *recent);
+        recent[0] = step + 1;
     }
 }
 
@@ -367,6 +373,7 @@ static bool allocate(ts_exec *e, maker *m, const ts_array *storages)
               (m->begin = take((n + 1) * sizeof *m->begin)) &&
               (m->step_of = take((n + 1) * sizeof *m->step_of)) &&
               (m->uses = take(e->nstorages * sizeof *m->uses)) &&
+              (m->recent = take(e->nstorages * TS_RECENT * sizeof *m->recent)) &&
               (m->member = take((n + 1) * sizeof *m->member));
     if (ok && storages->count)
         memcpy(e->storages, storages->data, storages->count * sizeof *e->storages);
@@ -429,8 +436,10 @@ static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *num
     give(m.begin, (n + 1) * sizeof *m.begin);
     give(m.step_of, (n + 1) * sizeof *m.step_of);
     give(m.member, (n + 1) * sizeof *m.member);
-    if (e)
+    if (e) {
         give(m.uses, e->nstorages * sizeof *m.uses);
+        give(m.recent, e->nstorages * TS_RECENT * sizeof *m.recent);
+    }
     ts_array_free(&m.touches, sizeof(touch));
     ts_array_free(&storages, sizeof(ts_plan_storage));
     if (ok)

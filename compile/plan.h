@@ -34,9 +34,12 @@ typedef struct maker {
     uint32_t barrier;  /* recomputed calls join no step before this one, neither a group nor a
                           product (recompute.c) */
     uint32_t *uses;    /* per storage: number of calls that use it */
+    uint32_t *recent;  /* per storage: index + 1 of the last TS_RECENT steps that use it, 0: none; the
+                          newest first */
     uint32_t *member;  /* per node: index of its member in its step; 0 in steps without members */
 } maker;
 
+enum { TS_RECENT = 6 };
 enum { TS_MAX_CHAIN = 100 }; /* longest chain of recomputed calls, each an argument of the next */
 
 /** The storages that a plan recomputes after its memory peak instead of keeping them in memory
@@ -132,7 +135,8 @@ bool ts_plan_drop_cats(maker *m, bool *some);
  *  product's epilogue or if that saves no memory traffic (epilogue.c). */
 bool ts_plan_join_product(maker *m, uint32_t i);
 /** Finds the group that node i can join with the most bytes saved, among the latest steps from
- *  `after` on, and sets *saved to these bytes; of equal groups the last. UINT32_MAX: there is none.
+ *  `after` on that use its storages (maker.recent), and sets *saved to these bytes; of equal groups
+ *  the last. UINT32_MAX: there is none.
  *  The sizes of v are the node's iteration space. Node i and the group share a storage, except that
  *  a call that is made again may join the last step without one: the next call reads its result,
  *  and often that of the last step too (join.c). */
