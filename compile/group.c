@@ -175,7 +175,7 @@ ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const ui
     ts_error before = *f.thread->error;
     if (f.table->infer(&f) == TS_OK && !(plan.rows && n->given)) {
         bool cheap = plan.pointwise || plan.rows;
-        if (can && !(is_fold(n->op) && n->given))
+        if (can && !(backend && is_fold(n->op) && n->given))
             part = part_of(&f);
         part.cheap = cheap;
     }

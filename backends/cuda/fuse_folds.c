@@ -11,7 +11,6 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/fuse.h"
 
-#include <math.h>
 #include <string.h>
 
 /** An op and its fold. norms: the fold also depends on the op's number (fold_of()). */
