@@ -70,15 +70,13 @@ __device__ __forceinline__ float sin_or_cos(float x, unsigned quarter)
     return y;
 }
 /**
- * Sine or cosine to 2^-19, for results that are rounded to the half R: subtracts a multiple of pi
- * (for a cosine, of pi plus half of pi) in two steps, then evaluates an odd polynomial. Halves are
- * at most 65504 or have 8 digits, so the difference is exact enough. No finite f16 is too large.
+ * Sine to 2^-19, for results that are rounded to the half R: subtracts a multiple of pi in two
+ * steps, then evaluates an odd polynomial. Halves are at most 65504 or have 8 digits, so the
+ * difference is exact enough. No finite f16 is too large.
  */
-template <class R> __device__ __forceinline__ float sine_near(float x, bool cosine)
+template <class R> __device__ __forceinline__ float sine_near(float x)
 {
-    const float half = cosine ? 0.5f : 0.0f;
-    float sum = (cosine ? fmaf(x, 0.318309886f, half) : x * 0.318309886f) + 0x1.8p23f,
-          n = sum - 0x1.8p23f - half;
+    float sum = x * 0.318309886f + 0x1.8p23f, n = sum - 0x1.8p23f;
     float r = fmaf(n, -1.5099580252808664e-07f, fmaf(n, -3.141592502593994f, x)), s = r * r;
     float p = fmaf(fmaf(-0.00018539631855674088f, s, 0.00831419788300991f), s,
                    -0.16665847599506378f);
@@ -86,7 +84,7 @@ template <class R> __device__ __forceinline__ float sine_near(float x, bool cosi
     y = __uint_as_float(__float_as_uint(y) ^ __float_as_uint(sum) << 31);
     if constexpr (!std::is_same_v<R, f16>)
         if (!(fabsf(x) < 105615))
-            y = cosine ? cosine_far(x) : sine_far(x);
+            y = sine_far(x);
     return y;
 }
 __device__ __forceinline__ float sine_at(float x) { return sin_or_cos(x, 0); }
@@ -113,8 +111,8 @@ TS_UNARY(log1p, log1p(x))
 TS_UNARY(sqrt, sqrt(x))
 TS_UNARY(rsqrt, rsqrt(x))
 TS_UNARY(reciprocal, 1 / x)
-TS_UNARY(sin, sine_at(x), TS_NEAR(sine_near<R>(x, false)))
-TS_UNARY(cos, cosine_at(x), TS_NEAR(sine_near<R>(x, true)))
+TS_UNARY(sin, sine_at(x), TS_NEAR(sine_near<R>(x)))
+TS_UNARY(cos, cosine_at(x))
 TS_UNARY(tan, tan(x))
 TS_UNARY(asin, asin(x))
 TS_UNARY(acos, acos(x))
