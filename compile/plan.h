@@ -34,8 +34,8 @@ typedef struct maker {
     uint32_t barrier;  /* recomputed calls join no step before this one, neither a group nor a
                           product (recompute.c) */
     uint32_t *uses;    /* per storage: number of calls that use it */
-    uint32_t *recent;  /* per storage: index + 1 of the last TS_RECENT steps that use it, 0: none; the
-                          newest first */
+    uint32_t *recent;  /* per storage: index + 1 of the last TS_RECENT steps that use it, the newest
+                          first; 0: none */
     uint32_t *member;  /* per node: index of its member in its step; 0 in steps without members */
 } maker;
 
