@@ -36,6 +36,9 @@ static ts_tensor *sum_rows(ts_tensor *t)
     return ts_expand(ts_sum_dim(t, -1, true), ts_sizes(t), ts_ndim(t));
 }
 static ts_tensor *sum_columns(ts_tensor *t) { return ts_cumsum(t, 0); }
+static ts_tensor *sum_all(ts_tensor *t) { return ts_sum(t); }
+static ts_tensor *largest_of_columns(ts_tensor *t) { return ts_amax_dim(t, 0, false); }
+static ts_tensor *mean_of_columns(ts_tensor *t) { return ts_mean_dim(t, 0, false); }
 static ts_tensor *transposed(ts_tensor *t) { return ts_transpose(t, 0, -1); }
 
 static const struct {
@@ -45,7 +48,8 @@ static const struct {
              {"gelu", ts_gelu}, {"sigmoid", ts_sigmoid}, {"relu", ts_relu}, {"silu", ts_silu},
              {"neg", ts_neg},   {"abs", ts_abs},         {"square", ts_square},
              {"softmax", softmax_rows}, {"norm", norm_rows}, {"sum", sum_rows},
-             {"cumsum", sum_columns}, {"t", transposed}};
+             {"cumsum", sum_columns}, {"t", transposed}, {"total", sum_all},
+             {"top0", largest_of_columns}, {"mean0", mean_of_columns}};
 static const struct {
     const char *name;
     ts_tensor *(*call)(ts_tensor *, ts_tensor *);

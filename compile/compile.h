@@ -116,6 +116,8 @@ typedef struct ts_step {
     uint8_t rows;          /* of a group: number of last dims of its iteration space that form a
                               row; 0: pointwise */
     uint8_t inner;         /* ts_group_part.inner of the calls of a group; 0 for a group by rows */
+    uint8_t folds, from, fold_dtype; /* ts_group_part.folds, from and dtype of its reductions */
+    int64_t saved;         /* bytes that its joins and merges save (join.c); for dumps */
     bool narrow;           /* a group on the CPU whose calls run one by one, because its runs of
                               contiguous elements are short (ts_group_is_narrow()) */
     uint32_t members;      /* number of members, each with the same count / members calls over other
@@ -252,6 +254,10 @@ typedef struct ts_group_part {
     uint8_t inner;   /* of a pointwise call on the CPU: the innermost dim in memory + 1; else 0 */
     uint8_t results; /* bit i: no call of the group may use result i, because it is a sum over rows,
                         complete only after the group, or lacks the dims of a row */
+    uint8_t folds;   /* dims of the space that a device reduces in the order of its eager kernel, so
+                        that calls of the group on the result's sizes may use the result; 0: none */
+    uint8_t from;    /* first of these dims */
+    uint8_t dtype;   /* of the reduced tensor */
 } ts_group_part;
 /** Whether and how a node's call can be in a fused group. It must be pointwise or by rows; on
  *  the CPU, it must also need no casts. numbers: the numbers of a run. */
@@ -263,6 +269,15 @@ ts_group_part ts_rows_part(const ts_frame *f);
 /** ts_group_takes() for a call that may reduce all elements of a contiguous tensor, which a group
  *  computes in pieces (ts_fold_share). All dims of the group's space then form one row. */
 ts_group_part ts_whole_part(const ts_frame *f);
+/** ts_group_takes() for a call on a device that reduces adjacent dims of a contiguous tensor, and
+ *  that ts_rows_part() does not take. */
+ts_group_part ts_fold_part(const ts_frame *f);
+/** True if a value can be in a group with folds over s's space: it is contiguous with the space's
+ *  elements, or broadcast to them. */
+bool ts_fold_fits(const ts_graph *g, const ts_graph_value *v, const ts_step *s);
+/** True if a value of a group with folds over s's space has the sizes of their results, except for
+ *  dims of size 1, and is contiguous. */
+bool ts_fold_is_result(const ts_graph *g, const ts_graph_value *v, const ts_step *s);
 /** True if the group has a reduction of all elements of its space: all its tensors are contiguous,
  *  or have one element. */
 static inline bool ts_is_whole(const ts_step *s) { return s->rows && s->rows == s->ndim; }

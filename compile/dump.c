@@ -39,8 +39,9 @@ static void write_chosen(FILE *out, const ts_exec *e, choice which)
         if (s->members)
             fprintf(out, ", %u members of %u calls", s->members, s->count / s->members);
         else if (s->fused)
-            fprintf(out, ", %u calls over %s", s->count,
-                    ts_format_sizes(sizes, sizeof sizes, s->sizes, s->ndim));
+            fprintf(out, ", %u calls over %s, %lld bytes saved", s->count,
+                    ts_format_sizes(sizes, sizeof sizes, s->sizes, s->ndim),
+                    (long long)s->saved);
         fprintf(out, "\n");
         for (uint32_t i = 0; i < s->count; i++) {
             const ts_graph_node *n = ts_graph_node_at(e->graph, e->order[s->first + i]);

@@ -215,7 +215,7 @@ static int64_t gain_of(chain *c, uint32_t i, int64_t before)
                                                 m->numbers);
             grouped |= part.takes;
             stored |= !part.takes;
-            next = part.takes && !part.rows ? j : next;
+            next = part.takes && !part.rows && !part.folds ? j : next;
             users++;
         }
         stored |= users > 1; /* one group seldom contains all users, so the result is stored */

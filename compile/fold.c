@@ -12,12 +12,16 @@
  * that other calls read, and later runs read them like tensors from outside. A value that a group
  * can compute without a load is not kept.
  *
+ * A call with a number that is one of a list, such as x * 1 among x * a for many tensors, stays on
+ * a device that joins the calls of a list (horizontal.c).
+ *
  * If a folded call has a number that is no part of the recorded structure, the plan serves only
  * recordings with the same number (ts_exec_serves()).
  */
 // SPDX-License-Identifier: MIT
 #include "compile/rewrite.h"
 #include "dispatch/entries.h"
+#include "include/tessera/backend.h"
 #include "include/tessera/device.h"
 #include "ops/ops.h"
 
@@ -29,6 +33,8 @@ typedef struct pass {
     ts_rewrite w;
     ts_exec *exec;
     uint32_t *made; /* per value: the call that made it, + 1; 0: none so far */
+    uint16_t *maker, *reader; /* per value: op of the call that makes it, and of the first call that
+                                 reads it, + 1; 0: none */
     bool knows;     /* calls with numbers may be folded */
 } pass;
 
@@ -111,6 +117,53 @@ static uint32_t widened_from(const pass *p, uint32_t v, uint32_t *from)
                : 0;
 }
 
+/** Fills p->maker and p->reader. */
+static void list_neighbours(const pass *p)
+{
+    const ts_graph *g = p->w.graph;
+    for (uint32_t i = 0; i < g->nodes.count; i++) {
+        const ts_graph_node *n = ts_graph_node_at(g, i);
+        const ts_graph_arg *a = ts_graph_args_of(g, n);
+        for (int k = 0; k < n->nargs; k++)
+            if (a[k].tag == TS_TAG_TENSOR && !p->reader[ts_id_index(a[k].id)])
+                p->reader[ts_id_index(a[k].id)] = n->op + 1;
+        for (int k = 0; k < n->nrets; k++)
+            if (n->rets[k])
+                p->maker[ts_id_index(n->rets[k])] = n->op + 1;
+    }
+}
+
+/** True if call n, whose number leaves argument `self` unchanged, is one of a list on a device that
+ *  can join its calls: another call has the same op and dtypes, neighbours with the same ops, and
+ *  another number. */
+static bool is_of_list(const pass *p, const ts_graph_node *n, const ts_graph_arg *self)
+{
+    const ts_graph *g = p->w.graph;
+    const ts_graph_arg *a = ts_graph_args_of(g, n);
+    const ts_graph_value *y = ts_graph_value_at(g, n->rets[0]);
+    const ts_backend *b = ts_backend_of(y->device);
+    int at = (int)(self - a), other = n->nargs > 1 && at == 0 ? 1 : 0;
+    if (!b || !b->group_run_members || a[other].role != TS_ROLE_VALUE)
+        return false;
+    for (uint32_t i = 0; i < g->nodes.count; i++) {
+        const ts_graph_node *o = ts_graph_node_at(g, i);
+        const ts_graph_arg *c = ts_graph_args_of(g, o);
+        if (o == n || o->op != n->op || o->nargs != n->nargs || o->nrets != 1 ||
+            c[at].tag != TS_TAG_TENSOR || c[other].tag != a[other].tag ||
+            c[other].role != TS_ROLE_VALUE ||
+            p->w.numbers[c[other].at] == p->w.numbers[a[other].at])
+            continue;
+        const ts_graph_value *z = ts_graph_value_at(g, o->rets[0]);
+        uint32_t x = ts_id_index(self->id), u = ts_id_index(c[at].id),
+                 r = ts_id_index(n->rets[0]), s = ts_id_index(o->rets[0]);
+        if (z->dtype == y->dtype && ts_same_device(z->device, y->device) &&
+            ts_graph_value_at(g, self->id)->dtype == ts_graph_value_at(g, c[at].id)->dtype &&
+            p->maker[x] == p->maker[u] && p->reader[r] == p->reader[s])
+            return true;
+    }
+    return false;
+}
+
 /** Drops call i if its result can be replaced by an argument. False if out of memory. */
 static bool drop(pass *p, uint32_t i)
 {
@@ -118,7 +171,7 @@ static bool drop(pass *p, uint32_t i)
     ts_graph_node *n = ts_graph_node_at(w->graph, i);
     const ts_graph_arg *a;
     if (n->nrets != 1 || !ts_rewrite_is_pure(w, n) || ts_rewrite_is_held(w, n) ||
-        !(a = source_of(p, n)) || a->tag != TS_TAG_TENSOR)
+        !(a = source_of(p, n)) || a->tag != TS_TAG_TENSOR || is_of_list(p, n, a))
         return true;
     uint32_t result = ts_rewrite_value(w, n->rets[0]), from = ts_rewrite_value(w, a->id), wide,
              cast = 0;
@@ -144,12 +197,17 @@ static bool drop(pass *p, uint32_t i)
 bool ts_plan_fold(ts_exec *e, ts_graph *g, const ts_array *storages, const uint64_t *numbers,
                   bool knows)
 {
-    size_t bytes = (g->values.count + 1) * sizeof(uint32_t);
+    size_t values = g->values.count + 1,
+           bytes = values * (sizeof(uint32_t) + 2 * sizeof(uint16_t));
     pass p = {.exec = e, .made = ts_alloc(ts_thread_self(), bytes), .knows = knows};
     if (!p.made)
         return false;
     memset(p.made, 0, bytes);
+    p.maker = (uint16_t *)(p.made + values);
+    p.reader = p.maker + values;
     bool ok = ts_rewrite_begin(&p.w, g, storages, numbers);
+    if (ok)
+        list_neighbours(&p);
     for (uint32_t i = 0; i < g->nodes.count && ok; i++) {
         const ts_graph_node *n = ts_graph_node_at(g, i);
         ok = drop(&p, i);

@@ -90,11 +90,37 @@ static uint8_t inner_of(const ts_frame *f)
     return (uint8_t)(inner < 0 ? 1 : inner + 1);
 }
 
-/** ts_group_takes() for a call whose shape rule has run, without asking the backend. */
+/** True if the op reduces dims (plan->reduced) by a fold whose state is one number. */
+static bool is_fold(uint16_t op)
+{
+    return op == TS_OP_sum || op == TS_OP_sum_to_size || op == TS_OP_mean || op == TS_OP_prod ||
+           op == TS_OP_amax || op == TS_OP_amin || op == TS_OP_norm;
+}
+
+/** True if a device reduces in the order of its eager kernel, though the rule has set plan->rows:
+ *  it has no call by rows for the op, dtype and dims. */
+static bool is_no_row_call(const ts_frame *f)
+{
+    bool sum = f->op == TS_OP_sum || f->op == TS_OP_sum_to_size,
+         other = f->op == TS_OP_mean || f->op == TS_OP_amax || f->op == TS_OP_amin;
+    return is_fold(f->op) && (f->plan->compute == TS_F64 ||
+                              !(sum || (other && !(f->plan->rows & TS_ROWS_SUMMED))));
+}
+
+/** ts_group_takes() for a call whose shape rule has run, without asking the backend. Clears
+ *  f->plan->rows if the device computes the call as a fold. */
 static ts_group_part part_of(const ts_frame *f)
 {
-    if (f->plan->rows)
-        return ts_rows_part(f);
+    if (f->plan->rows || (is_fold(f->op) && f->key != TS_KEY_CPU)) {
+        ts_group_part part = {0};
+        if (f->plan->rows && (f->key == TS_KEY_CPU || !is_no_row_call(f)))
+            part = ts_rows_part(f);
+        if (!part.takes && is_fold(f->op) && f->key != TS_KEY_CPU) {
+            part = ts_fold_part(f);
+            f->plan->rows = 0;
+        }
+        return part;
+    }
     if (f->table->accepts[f->key].takes & TS_TAKES_PIECES)
         return ts_whole_part(f);
     bool alone = f->nrets == 1 && ts_group_plans(f, f->rets[0].t);
@@ -147,9 +173,10 @@ ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const ui
     plan.rows = 0;
     ts_error before = *f.thread->error;
     if (f.table->infer(&f) == TS_OK && !(plan.rows && n->given)) {
-        if (can)
+        bool cheap = plan.pointwise || plan.rows;
+        if (can && !(backend && is_fold(n->op) && n->given))
             part = part_of(&f);
-        part.cheap = plan.pointwise || plan.rows;
+        part.cheap = cheap;
     }
     if (part.takes && backend) {
         if (plan.pointwise)

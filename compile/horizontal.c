@@ -139,7 +139,8 @@ static bool add_candidate(joiner *j, uint32_t k)
 {
     const ts_step *s = &j->m->exec->steps[k];
     const ts_backend *b = s->fused ? ts_backend_of(s->device) : NULL;
-    if (s->rows || s->product || !b || !b->group_run_members || s->numel > MOST_ELEMENTS)
+    if (s->rows || s->folds || s->product || !b || !b->group_run_members ||
+        s->numel > MOST_ELEMENTS)
         return true;
     candidate c = {.step = k, .words = j->words.count};
     names n = {.numel = s->numel};

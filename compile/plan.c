@@ -1,10 +1,9 @@
 /**
  * @file plan.c  Makes a plan from a recorded stream: divides the calls into steps.
  *
- * One pass over the calls makes the steps. A call joins an earlier group if all calls that it
- * depends on are in that group or in earlier steps, so dependences are preserved. Two calls of a
- * group may share a written storage only through the same layout, because a group runs all its
- * calls on one tile before the next tile.
+ * One pass over the calls makes the steps. A call joins the earlier group with which it saves most
+ * bytes, if all calls that it depends on are in that group or in earlier steps. Then groups are
+ * merged, those that save most bytes first (join.c).
  */
 // SPDX-License-Identifier: MIT
 #include "compile/emit.h"
@@ -13,8 +12,6 @@
 #include "ops/ops.h"
 
 #include <string.h>
-
-enum { MAX_GROUP = 64 /* calls */, MAX_ROW_GROUP = 16, OPEN_GROUPS = 8 };
 
 /* -------------------------------------------------------------------------------- steps ---- */
 
@@ -51,6 +48,19 @@ static bool find_touches(maker *m)
     return true;
 }
 
+/** Sets m->uses: the calls that use each storage, without dropped calls. */
+static void count_uses(const maker *m)
+{
+    const touch *t = (const touch *)m->touches.data;
+    for (uint32_t i = 0; i < m->graph->nodes.count; i++)
+        for (uint32_t k = m->begin[i]; k < m->begin[i + 1] && m->step_of[i] != UINT32_MAX; k++) {
+            uint32_t before = m->begin[i];
+            while (t[before].storage != t[k].storage)
+                before++;
+            m->uses[t[k].storage] += before == k;
+        }
+}
+
 /** Finds touches, and finds them again if cats are dropped. */
 static bool find_final_touches(maker *m)
 {
@@ -63,91 +73,6 @@ static bool find_final_touches(maker *m)
     return find_touches(m);
 }
 
-/** True if node i may join the group: both use each common storage that one of them writes through
- *  the same value, and node i uses no result marked touch.last. *shares: they have a common
- *  storage; valid only if true is returned. */
-static bool fits(const maker *m, uint32_t i, uint32_t step, bool *shares)
-{
-    const touch *t = (const touch *)m->touches.data;
-    const ts_step *s = &m->exec->steps[step];
-    uint32_t left = s->count;
-    *shares = false;
-    for (uint32_t j = s->first; left; j++) {
-        if (m->step_of[j] != step)
-            continue;
-        left--;
-        for (uint32_t a = m->begin[i]; a < m->begin[i + 1]; a++)
-            for (uint32_t b = m->begin[j]; b < m->begin[j + 1]; b++) {
-                if (t[a].storage != t[b].storage)
-                    continue;
-                *shares = true;
-                if (t[b].last || (t[a].value != t[b].value && (t[a].writes || t[b].writes)))
-                    return false;
-            }
-    }
-    return true;
-}
-
-/** True if the values of node i can be in a group over s's space whose last `rows` dims form rows.
- *  Results that no call of the group may use (touch.last) are not checked. */
-static bool fits_rows(const maker *m, uint32_t i, const ts_step *s, int rows)
-{
-    const touch *t = (const touch *)m->touches.data;
-    for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++)
-        if (!t[k].last && !ts_rows_fit(m->graph, (const ts_graph_value *)m->graph->values.data +
-                                                     t[k].value, s->sizes, s->ndim, rows))
-            return false;
-    return true;
-}
-
-/** True if sizes, rows and device of node i match those of the group s, which is step number `step`
- *  and not full. The sizes of v are the node's iteration space. */
-static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
-                    const ts_graph_value *v, const ts_group_part *part)
-{
-    const int64_t *sizes = ts_graph_ints_at(m->graph, v->ints);
-    bool each = s->rows && !part->rows && !ts_is_whole(s) &&
-                ts_rows_each(m->graph, v, s->sizes, s->ndim, s->rows);
-    int rows = part->rows ? part->rows : s->rows;
-    uint32_t most = rows ? MAX_ROW_GROUP : MAX_GROUP;
-    if (!s->fused || s->product || s->count >= most || !ts_same_device(s->device, v->device) ||
-        (part->rows && s->rows && part->rows != s->rows) || (!rows && part->inner != s->inner) ||
-        !(each || (s->ndim == v->ndim && ts_same_sizes(s->sizes, sizes, v->ndim))))
-        return false;
-    if (!rows)
-        return true;
-    for (uint32_t j = s->first, left = s->rows ? 0 : s->count; left; j++)
-        if (m->step_of[j] == step) {
-            left--;
-            if (!fits_rows(m, j, s, rows))
-                return false;
-        }
-    return fits_rows(m, i, s, rows);
-}
-
-/** Finds the last group that node i can join and shares a storage with, among the latest steps
- *  starting at `after`; UINT32_MAX if there is none. The sizes of v are the node's iteration space.
- *  A recomputed call may join the last step without a common storage: the next call reads
- *  its result, and often that of the last step too. */
-static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v,
-                           const ts_group_part *part, uint32_t after)
-{
-    const ts_exec *e = m->exec;
-    bool again = ts_graph_node_at(m->graph, i)->flags & TS_NODE_AGAIN;
-    uint32_t end = e->nsteps > OPEN_GROUPS * 4 ? e->nsteps - OPEN_GROUPS * 4 : 0;
-    if (end < after)
-        end = after;
-    for (uint32_t k = e->nsteps; k-- > end;) {
-        bool shares;
-        if (e->steps[k].count == 1 && ts_plan_is_full(m))
-            continue;
-        if (matches(m, i, &e->steps[k], k, v, part) && fits(m, i, k, &shares) &&
-            (shares || (again && k + 1 == e->nsteps)))
-            return k;
-    }
-    return UINT32_MAX;
-}
-
 /** Marks the results of node i that no other call of its group may use. */
 static void mark_last(maker *m, uint32_t i, const ts_group_part *part)
 {
@@ -156,6 +81,14 @@ static void mark_last(maker *m, uint32_t i, const ts_group_part *part)
     for (int r = 0; r < n->nrets; r++)
         for (uint32_t k = m->begin[i]; k < m->begin[i + 1] && n->rets[r]; k++)
             t[k].last |= (part->results >> r & 1) && t[k].value == ts_id_index(n->rets[r]);
+}
+
+/** Marks all results of node i, a call on results of folds. */
+static void mark_results(maker *m, uint32_t i)
+{
+    touch *t = (touch *)m->touches.data;
+    for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++)
+        t[k].last |= t[k].writes;
 }
 
 /**
@@ -197,8 +130,14 @@ void ts_plan_add(maker *m, uint32_t i, uint32_t step)
     m->step_of[i] = step;
     for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++) {
         ts_plan_storage *s = &m->exec->storages[t[k].storage];
-        uint32_t *last = t[k].writes ? &s->writer : &s->reader;
+        uint32_t *last = t[k].writes ? &s->writer : &s->reader,
+                 *recent = m->recent + (size_t)TS_RECENT * t[k].storage;
         *last = step + 1 > *last ? step + 1 : *last;
+        int at = 0;
+        while (at < TS_RECENT - 1 && recent[at] && recent[at] != step + 1)
+            at++;
+        memmove(recent + 1, recent, (size_t)at * sizeof *recent);
+        recent[0] = step + 1;
     }
 }
 
@@ -210,6 +149,7 @@ static void add_node(maker *m, uint32_t i)
     const ts_graph_node *n = ts_graph_node_at(m->graph, i);
     const touch *t = (const touch *)m->touches.data;
     uint32_t after = n->flags & TS_NODE_AGAIN ? m->barrier + 1 : 0, step = UINT32_MAX;
+    int64_t saved = 0;
     for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++) {
         const ts_plan_storage *s = &e->storages[t[k].storage];
         after = s->writer > after ? s->writer : after;
@@ -225,16 +165,18 @@ static void add_node(maker *m, uint32_t i)
         part = (ts_group_part){0};
     const ts_graph_value *v = NULL; /* its sizes are the iteration space */
     if (part.takes)
-        v = ts_graph_value_at(m->graph, part.rows ? ts_graph_args_of(m->graph, n)[0].id
-                                                  : n->rets[0]);
+        v = ts_graph_value_at(m->graph, part.rows || part.folds
+                                            ? ts_graph_args_of(m->graph, n)[0].id
+                                            : n->rets[0]);
     mark_last(m, i, &part);
-    bool joins = !part.rows || n->op == TS_OP_sum_to_size;
+    bool joins = !(part.rows || part.folds) || n->op == TS_OP_sum_to_size;
     if (groups && joins && m->by_rows && ts_plan_join_product(m, i))
         return;
     if (part.takes)
-        step = find_group(m, i, v, &part, after ? after - 1 : 0);
+        step = ts_plan_find_group(m, i, v, &part, after ? after - 1 : 0, &saved);
     if (step == UINT32_MAX && rejoin_bias(m, i))
         return;
+    bool step_is_late = step != UINT32_MAX && ts_plan_is_late(m, i, &e->steps[step], v, &part);
     if (step == UINT32_MAX) {
         step = e->nsteps++;
         e->steps[step] = (ts_step){.first = i, .fused = part.takes, .ndim = v ? v->ndim : 0};
@@ -247,8 +189,16 @@ static void add_node(maker *m, uint32_t i)
         }
     }
     ts_step *s = &e->steps[step];
+    if (step_is_late)
+        mark_results(m, i);
     s->rows = part.rows ? part.rows : s->rows;
     s->inner = part.inner;
+    s->saved += saved;
+    if (part.folds) {
+        s->folds = part.folds;
+        s->from = part.from;
+        s->fold_dtype = part.dtype;
+    }
     e->ngroups += s->fused && s->count == 1; /* this is its second call */
     ts_plan_add(m, i, step);
 }
@@ -423,6 +373,8 @@ static bool allocate(ts_exec *e, maker *m, const ts_array *storages)
               (e->offsets = take(e->nstorages * sizeof *e->offsets)) &&
               (m->begin = take((n + 1) * sizeof *m->begin)) &&
               (m->step_of = take((n + 1) * sizeof *m->step_of)) &&
+              (m->uses = take(e->nstorages * sizeof *m->uses)) &&
+              (m->recent = take(e->nstorages * TS_RECENT * sizeof *m->recent)) &&
               (m->member = take((n + 1) * sizeof *m->member));
     if (ok && storages->count)
         memcpy(e->storages, storages->data, storages->count * sizeof *e->storages);
@@ -436,6 +388,7 @@ static bool make_steps(maker *m, uint32_t split)
     if (!find_final_touches(m))
         return false;
     ts_plan_drop_dead(m);
+    count_uses(m);
     for (uint32_t i = 0; i < m->graph->nodes.count; i++) {
         const ts_graph_node *n = ts_graph_node_at(m->graph, i);
         if (n->end < split && !(n->flags & TS_NODE_AGAIN))
@@ -444,7 +397,7 @@ static bool make_steps(maker *m, uint32_t split)
             add_node(m, i);
         m->exec->nagain += m->step_of[i] != UINT32_MAX && (n->flags & TS_NODE_AGAIN);
     }
-    return ts_plan_join_alike(m);
+    return ts_plan_merge_groups(m) && ts_plan_join_alike(m);
 }
 
 /** Makes a plan. in: what it computes again, or NULL. out: receives what a second plan should
@@ -484,6 +437,10 @@ static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *num
     give(m.begin, (n + 1) * sizeof *m.begin);
     give(m.step_of, (n + 1) * sizeof *m.step_of);
     give(m.member, (n + 1) * sizeof *m.member);
+    if (e) {
+        give(m.uses, e->nstorages * sizeof *m.uses);
+        give(m.recent, e->nstorages * TS_RECENT * sizeof *m.recent);
+    }
     ts_array_free(&m.touches, sizeof(touch));
     ts_array_free(&storages, sizeof(ts_plan_storage));
     if (ok)

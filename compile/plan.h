@@ -1,10 +1,9 @@
 /**
  * @file plan.h  The state of a plan while it is made. The stages in order: decode.c reads the
- * recording; fold.c, common.c, widen.c, cats.c and dead.c change the calls; plan.c divides them
- * into steps;
- * horizontal.c joins steps; order.c moves steps. If the plan needs too much memory, recompute.c
- * then chooses storages to recompute, and the stages run again for a second plan, in which
- * rebuild.c adds the calls that recompute them.
+ * recording; fold.c, common.c, widen.c, cats.c and dead.c change the calls; plan.c and join.c
+ * divide them into steps; horizontal.c joins steps; order.c moves steps. If the plan needs too much
+ * memory, recompute.c then chooses storages to recompute, and the stages run again for a second
+ * plan, in which rebuild.c adds the calls that recompute them.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_PLAN_H
@@ -34,9 +33,13 @@ typedef struct maker {
     bool by_rows;            /* groups may contain calls by rows */
     uint32_t barrier;  /* recomputed calls join no step before this one, neither a group nor a
                           product (recompute.c) */
+    uint32_t *uses;    /* per storage: number of calls that use it */
+    uint32_t *recent;  /* per storage: index + 1 of the last TS_RECENT steps that use it, the newest
+                          first; 0: none */
     uint32_t *member;  /* per node: index of its member in its step; 0 in steps without members */
 } maker;
 
+enum { TS_RECENT = 6 };
 enum { TS_MAX_CHAIN = 100 }; /* longest chain of recomputed calls, each an argument of the next */
 
 /** The storages that a plan recomputes after its memory peak instead of keeping them in memory
@@ -131,6 +134,21 @@ bool ts_plan_drop_cats(maker *m, bool *some);
  *  of its arguments. Returns false, and adds nothing, if the device cannot compute the node in the
  *  product's epilogue or if that saves no memory traffic (epilogue.c). */
 bool ts_plan_join_product(maker *m, uint32_t i);
+/** Finds the group that node i can join with the most bytes saved, among the latest steps from
+ *  `after` on that use its storages (maker.recent), and sets *saved to these bytes; of equal groups
+ *  the last. UINT32_MAX: there is none.
+ *  The sizes of v are the node's iteration space. Node i and the group share a storage, except that
+ *  a call that is made again may join the last step without one: the next call reads its result,
+ *  and often that of the last step too (join.c). */
+uint32_t ts_plan_find_group(const maker *m, uint32_t i, const ts_graph_value *v,
+                            const ts_group_part *part, uint32_t after, int64_t *saved);
+/** True if node i is a call on the results of the folds of group s: all its tensors have their
+ *  sizes or one element. The sizes of v are the node's iteration space. */
+bool ts_plan_is_late(const maker *m, uint32_t i, const ts_step *s, const ts_graph_value *v,
+                     const ts_group_part *part);
+/** Merges groups whose calls may run at one place, as long as that saves bytes; those that save
+ *  most bytes first. Call it after all nodes are in steps. False if out of memory. */
+bool ts_plan_merge_groups(maker *m);
 /** Puts node i into a step. */
 void ts_plan_add(maker *m, uint32_t i, uint32_t step);
 /** Joins steps of a device that run the same calls over different tensors: they become members of

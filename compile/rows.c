@@ -1,6 +1,6 @@
 /**
- * @file rows.c  Conditions under which norms, softmax and reductions ("calls by rows") join a fused
- * group.
+ * @file rows.c  Conditions under which norms, softmax and reductions ("calls by rows") and
+ * reductions of any adjacent dims ("folds") join a fused group.
  *
  * The last dims of such a group's iteration space form a row, which one tile (CPU) or thread block
  * (GPU) computes as a whole. Values have the sizes of the space, one element per row, or one row
@@ -109,4 +109,67 @@ bool ts_rows_fit(const ts_graph *g, const ts_graph_value *v, const int64_t *size
         step *= sizes[d];
     }
     return one || whole;
+}
+
+ts_group_part ts_fold_part(const ts_frame *f)
+{
+    const ts_plan *p = f->plan;
+    const ts_tensor *t = f->args[0].t, *y = f->rets[0].t;
+    ts_group_part part = {.dtype = t->dtype}, none = {0};
+    int64_t count = 1;
+    bool after = false; /* a kept dim follows the reduced ones */
+    if (f->key == TS_KEY_CPU || f->nrets != 1 || !p->reduced || t->dtype != p->compute ||
+        t->dtype != p->ret[0].dtype || t->dtype != y->dtype ||
+        !ts_dtype_is_float((ts_dtype)t->dtype) || !(t->flags & y->flags & TS_TENSOR_CONTIGUOUS))
+        return none;
+    for (int d = 0; d < t->ndim; d++) {
+        if (t->sizes[d] == 1)
+            continue;
+        bool reduced = p->reduced >> d & 1;
+        if (reduced && after)
+            return none;
+        if (reduced) {
+            part.from = part.folds ? part.from : (uint8_t)d;
+            part.folds = (uint8_t)(d + 1 - part.from);
+            count *= t->sizes[d];
+        }
+        after |= part.folds && !reduced;
+    }
+    if (count < 2)
+        return none;
+    part.takes = true;
+    part.results = 1;
+    return part;
+}
+
+bool ts_fold_fits(const ts_graph *g, const ts_graph_value *v, const ts_step *s)
+{
+    const int64_t *own = ts_graph_ints_at(g, v->ints);
+    int shift = s->ndim - v->ndim;
+    int64_t numel = 1;
+    for (int d = 0; d < v->ndim; d++) {
+        if (shift + d < 0 || (own[d] != 1 && own[d] != s->sizes[shift + d]))
+            return false;
+        numel *= own[d];
+    }
+    return numel != s->numel || ts_strides_contiguous(own, own + v->ndim, v->ndim);
+}
+
+bool ts_fold_is_result(const ts_graph *g, const ts_graph_value *v, const ts_step *s)
+{
+    const int64_t *own = ts_graph_ints_at(g, v->ints);
+    int at = 0;
+    if (!ts_strides_contiguous(own, own + v->ndim, v->ndim))
+        return false;
+    for (int d = 0; d < s->ndim; d++) {
+        if (s->sizes[d] == 1 || (d >= s->from && d < s->from + s->folds))
+            continue;
+        while (at < v->ndim && own[at] == 1)
+            at++;
+        if (at == v->ndim || own[at++] != s->sizes[d])
+            return false;
+    }
+    while (at < v->ndim && own[at] == 1)
+        at++;
+    return at == v->ndim;
 }

@@ -48,12 +48,14 @@ __device__ __forceinline__ float float_beside(double x)
 template <class T, int N> constexpr bool number_is_wide = is_half<T> &&N > 2;
 
 /** Applies fn to one element of each operand, x. Returns the result in wide_t<R>; the caller rounds
- *  it to R. If R has 2 bytes and fn has near(), calls near() instead. */
+ *  it to R. If R has 2 bytes and fn has near() or near_as<R>(), calls that instead. */
 template <class R, class F, class... A>
 __device__ __forceinline__ wide_t<R> apply_fn(const F &fn, A... x)
 {
     if constexpr (sizeof(R) == 2 && requires { fn.near(x...); })
         return fn.near(x...);
+    else if constexpr (is_half<R> && requires { fn.template near_as<R>(x...); })
+        return fn.template near_as<R>(x...);
     else
         return static_cast<wide_t<R>>(fn(x...));
 }

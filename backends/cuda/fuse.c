@@ -79,6 +79,11 @@ bool ts_cuda_group_gather(ts_cuda_group *g, const ts_group_call *calls, int coun
         ts_cuda_formula *f = &call->formula;
         bool summed;
         int dims = ts_kernel_row_dims(calls[c].frame, &summed);
+        if (!dims && ts_cuda_is_by_rows(calls[c].kernel)) {
+            if (!ts_cuda_group_fold(g, call, calls[c].frame))
+                return false;
+            continue;
+        }
         if (dims) {
             if (!ts_cuda_is_by_rows(calls[c].kernel) ||
                 !ts_cuda_group_by_rows(g, call, calls[c].frame, dims, summed))
@@ -104,7 +109,7 @@ bool ts_cuda_group_gather(ts_cuda_group *g, const ts_group_call *calls, int coun
         if (!ts_cuda_group_casts(call, g->values))
             return false;
     }
-    return true;
+    return !g->folds || (!g->rows && ts_cuda_group_sort_folds(g));
 }
 
 bool ts_cuda_group_takes(void *state, ts_frame *f, ts_kernel kernel)
@@ -150,7 +155,8 @@ static void collapse(ts_cuda_group *g, const ts_tensor *result)
             first = &g->values[i];
     for (int d = 0; d < ndim; d++)
         order[d] = d;
-    if (first && !g->draws) { /* random words belong to elements by the order of the result */
+    /* random words belong to elements by the order of the result */
+    if (first && !g->draws && !g->folds) {
         strides_in(first, ndim, steps);
         order_dims(steps, ndim, order);
     }
@@ -162,7 +168,8 @@ static void collapse(ts_cuda_group *g, const ts_tensor *result)
         for (int i = 0; i < g->nvalues && merge; i++) {
             ts_cuda_group_value *v = &g->values[i];
             strides_in(v, ndim, steps);
-            merge = !v->data || steps[order[d]] == v->strides[n - 1] * g->sizes[n - 1];
+            merge = !v->data || (g->folds && !v->read && !v->written) ||
+                    steps[order[d]] == v->strides[n - 1] * g->sizes[n - 1];
         }
         if (merge) {
             g->sizes[n - 1] *= size;
@@ -211,6 +218,8 @@ static bool lay_out(ts_cuda_group *g, const ts_tensor *result)
 {
     if (g->rows)
         return ts_cuda_group_lay_rows(g);
+    if (g->folds)
+        result = g->space;
     g->threads = TS_CUDA_GROUP_THREADS;
     g->resident = 1;
     g->numel = ts_numel(result);
@@ -224,12 +233,18 @@ static bool lay_out(ts_cuda_group *g, const ts_tensor *result)
         if (v->written && v->way == TS_CUDA_ONE) /* of one element */
             v->way = TS_CUDA_STRIDED;
     }
-    g->width = width_of(g);
-    g->unroll = g->width > 1 ? 1 : 4;
+    if (g->folds) {
+        ts_cuda_group_lay_folds(g);
+    } else {
+        g->width = width_of(g);
+        g->unroll = g->width > 1 ? 1 : 4;
+    }
     for (int i = 0; i < g->nvalues; i++)
         g->values[i].strides[0] *= g->width;
     g->tail = g->numel % g->width != 0;
-    g->large = g->numel / g->width >= ((int64_t)1 << 31) - 4096;
+    g->large = g->numel / g->width >= ((int64_t)1 << 31) - (g->folds ? 1 << 20 : 4096);
+    if (g->folds)
+        return g->blocks <= INT32_MAX;
     int64_t share = (int64_t)TS_CUDA_GROUP_THREADS * g->unroll;
     g->blocks = ((g->numel + g->width - 1) / g->width + share - 1) / share;
     return true;
@@ -240,7 +255,8 @@ static bool lay_out(ts_cuda_group *g, const ts_tensor *result)
 /** A compiled kernel, or the record of a kernel that could not be compiled or loaded. */
 typedef struct kernel {
     uint64_t hash;
-    CUfunction function; /* NULL: `why` says the reason */
+    CUfunction functions[2]; /* `group`, and `merge` of groups with folds. [0] NULL: `why` says the
+                                reason */
     const char *why;     /* NVRTC's message */
     int nwords;
     uint64_t words[];
@@ -252,37 +268,6 @@ typedef CUresult (*find_fn)(CUfunction *function, CUmodule module, const char *n
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kernel **kernels; /* open addressing */
 static int nkernels, capacity;
-
-int ts_cuda_group_words(const ts_cuda_group *g, uint64_t *words)
-{
-    int n = 0, members = __builtin_ctz((unsigned)g->members | 1 << 30);
-    words[n++] = (uint64_t)ts_cuda_current->index | (uint64_t)g->ndim << 8 |
-                 (uint64_t)g->width << 16 | (uint64_t)g->large << 24 |
-                 (uint64_t)g->tail << 25 | (uint64_t)members << 26 |
-                 (uint64_t)g->nvalues << 32 | (uint64_t)g->ncalls << 48;
-    words[n++] = (uint64_t)g->lanes | (uint64_t)g->together << 16 | (uint64_t)g->accesses << 32 |
-                 (uint64_t)g->full << 40 | (uint64_t)(g->rows > 0) << 41 |
-                 (uint64_t)g->resident << 48;
-    for (int i = 0; i < g->nvalues; i++) {
-        const ts_cuda_group_value *v = &g->values[i];
-        words[n++] = v->dtype | (uint64_t)v->way << 8 | (uint64_t)v->read << 16 |
-                     (uint64_t)v->written << 17 | (uint64_t)v->each << 18 | (uint64_t)v->sums << 19;
-    }
-    for (int c = 0; c < g->ncalls; c++) {
-        const ts_cuda_group_call *call = &g->calls[c];
-        words[n++] = (uintptr_t)call->formula.names;
-        uint64_t places = 0;
-        for (int k = 0; k < call->formula.operands; k++)
-            places = places << 10 | (uint16_t)(call->value[k] + 1);
-        words[n++] = places;
-        places = 0;
-        for (int k = 0; k < call->results; k++)
-            places = places << 10 | (uint16_t)(call->result[k] + 1);
-        words[n++] = places;
-        words[n++] = call->compute;
-    }
-    return n;
-}
 
 static kernel **place_of(const uint64_t *words, int n, uint64_t hash)
 {
@@ -313,7 +298,7 @@ static bool grow(void)
 
 /** Loads machine code into the current device. This may happen during a capture, if a group's
  *  tensors have moved to other alignments and need another kernel. */
-static ts_status load(const void *image, CUfunction *function)
+static ts_status load(const void *image, CUfunction functions[2], bool merges)
 {
     enum cudaDriverEntryPointQueryResult result;
     void *loads = NULL, *finds = NULL;
@@ -331,7 +316,9 @@ static ts_status load(const void *image, CUfunction *function)
     if (error == cudaSuccess) {
         error = (cudaError_t)((load_fn)loads)(&module, image);
         if (error == cudaSuccess)
-            error = (cudaError_t)((find_fn)finds)(function, module, "group");
+            error = (cudaError_t)((find_fn)finds)(&functions[0], module, "group");
+        if (error == cudaSuccess && merges)
+            error = (cudaError_t)((find_fn)finds)(&functions[1], module, "merge");
         cudaThreadExchangeStreamCaptureMode(&mode);
     }
     switch ((int)error) { /* the driver or the device does not support the code */
@@ -348,7 +335,7 @@ static ts_status load(const void *image, CUfunction *function)
 }
 
 /** Compiles and loads a group's kernel. */
-static ts_status make(const ts_cuda_group *g, CUfunction *function, ts_group_report *report)
+static ts_status make(const ts_cuda_group *g, CUfunction functions[2], ts_group_report *report)
 {
     struct timespec begin, end;
     int major = 0, minor = 0, device = ts_cuda_current->index;
@@ -364,7 +351,7 @@ static ts_status make(const ts_cuda_group *g, CUfunction *function, ts_group_rep
     ts_status status = ts_cuda_compile(source, 10 * major + minor, &compiled);
     free(source);
     if (status == TS_OK)
-        status = load(compiled.image, function);
+        status = load(compiled.image, functions, g->folds && !g->direct);
     free(compiled.image);
     clock_gettime(CLOCK_MONOTONIC, &end);
     report->from_disk = compiled.from_disk;
@@ -374,7 +361,7 @@ static ts_status make(const ts_cuda_group *g, CUfunction *function, ts_group_rep
 }
 
 ts_status ts_cuda_group_kernel(const ts_cuda_group *g, const uint64_t *words, int n,
-                               void **function, ts_group_report *report)
+                               void *functions[2], ts_group_report *report)
 {
     uint64_t hash = ts_cuda_hash(words, (size_t)n);
     ts_status status = TS_OK;
@@ -383,7 +370,7 @@ ts_status ts_cuda_group_kernel(const ts_cuda_group *g, const uint64_t *words, in
     if (!k && grow() && (k = malloc(sizeof *k + (size_t)n * sizeof *words))) {
         *k = (kernel){.hash = hash, .nwords = n};
         memcpy(k->words, words, (size_t)n * sizeof *words);
-        status = make(g, &k->function, report);
+        status = make(g, k->functions, report);
         if (status == TS_ERR_UNSUPPORTED)
             k->why = strdup(ts_error_message());
         if (status == TS_OK || k->why) {
@@ -394,18 +381,19 @@ ts_status ts_cuda_group_kernel(const ts_cuda_group *g, const uint64_t *words, in
         }
     } else if (!k) {
         status = ts_error_set(TS_ERR_MEMORY, "no memory for the kernel of a group");
-    } else if (!k->function) {
+    } else if (!k->functions[0]) {
         status = ts_error_set(TS_ERR_UNSUPPORTED, "%s", k->why);
     }
-    if (status == TS_OK)
-        *function = k->function;
+    for (int i = 0; i < 2 && status == TS_OK; i++)
+        functions[i] = k->functions[i];
     pthread_mutex_unlock(&lock);
     return status;
 }
 
 /* -------------------------------------------------------------------------------- launch ---- */
 
-static ts_status launch(const ts_cuda_group *g, void *function, const ts_frame *f,
+/** Launches the group's kernel, and the kernel `merge` of a group with folds. */
+static ts_status launch(const ts_cuda_group *g, void *const functions[2], const ts_frame *f,
                         void **arguments, cudaStream_t stream)
 {
     ts_cuda_group_space space = {0};
@@ -424,6 +412,8 @@ static ts_status launch(const ts_cuda_group *g, void *function, const ts_frame *
         space.tail = (uint32_t)(g->numel % g->width); /* not 0 only if the space has one dim */
     }
     arguments[n++] = &space;
+    if (g->folds)
+        arguments[n++] = (void *)&g->division;
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].way != TS_CUDA_INSIDE) /* `data` begins a group_tensor */
             arguments[n++] = g->values[i].sums ? (void *)&g->values[i].parts
@@ -435,15 +425,47 @@ static ts_status launch(const ts_cuda_group *g, void *function, const ts_frame *
                 arguments[n++] = &of->number[k];
         if (of->bytes)
             arguments[n++] = of->members;
+        if (g->calls[c].fold) {
+            arguments[n++] = &g->calls[c].factor;
+            arguments[n++] = &g->calls[c].parts;
+        }
     }
-    return ts_cuda_launched(
-        f, ts_cuda_launch_function(function, (unsigned)g->blocks, (unsigned)g->threads, arguments,
-                                   stream),
-        stream);
+    cudaError_t e = ts_cuda_launch_function(functions[0], (unsigned)g->blocks,
+                                            (unsigned)g->threads, arguments, stream);
+    if (e == cudaSuccess && functions[1]) {
+        uint64_t each = g->division.merges;
+        e = ts_cuda_launch_function(functions[1],
+                                    (unsigned)((g->division.results + each - 1) / each),
+                                    (unsigned)g->threads, arguments, stream);
+    }
+    return ts_cuda_launched(f, e, stream);
+}
+
+/** Launches a group with folds whose states need memory. */
+static ts_status launch_with_parts(const ts_cuda_group *g, void *const functions[2],
+                                   const ts_frame *f, void **arguments, ts_device where,
+                                   cudaStream_t stream, ts_group_report *report)
+{
+    int64_t each = (ts_cuda_group_parts(g) + 255) / 256 * 256, folds = 0;
+    for (int c = 0; c < g->ncalls; c++)
+        folds += g->calls[c].fold != NULL;
+    char *parts = ts_scratch_take(where, folds * each), *next = parts;
+    if (!parts)
+        return ts_error_code();
+    for (int c = 0; c < g->ncalls; c++)
+        if (g->calls[c].fold) {
+            g->calls[c].parts = next;
+            next += each;
+        }
+    ts_status status = launch(g, functions, f, arguments, stream);
+    report->launches = 2;
+    ts_scratch_give(where, parts, folds * each);
+    return status;
 }
 
 /** Launches a group that has sums over rows, and adds the partial sums. */
-static ts_status launch_with_sums(const ts_cuda_group *g, void *function, const ts_frame *f,
+static ts_status launch_with_sums(const ts_cuda_group *g, void *const functions[2],
+                                  const ts_frame *f,
                                   void **arguments, ts_device where, cudaStream_t stream,
                                   ts_group_report *report)
 {
@@ -469,7 +491,7 @@ static ts_status launch_with_sums(const ts_cuda_group *g, void *function, const 
             g->values[i].parts = parts + k * each;
             k++;
         }
-    ts_status status = launch(g, function, f, arguments, stream);
+    ts_status status = launch(g, functions, f, arguments, stream);
     if (status == TS_OK)
         status = ts_cuda_launched(f, ts_cuda_add_lines(&sums, stream), stream);
     report->launches = 2;
@@ -483,7 +505,7 @@ ts_cuda_group_room ts_cuda_group_room_for(int count)
     return (ts_cuda_group_room){.calls = n * sizeof(ts_cuda_group_call),
                                 .values = n * operands * sizeof(ts_cuda_group_value),
                                 .words = (2 + n * operands + 4 * n) * sizeof(uint64_t),
-                                .arguments = (1 + n * (2 * operands + 1)) * sizeof(void *)};
+                                .arguments = (2 + n * (2 * operands + 3)) * sizeof(void *)};
 }
 
 /** Describes a group and lays it out in `block`, host scratch memory from ts_scratch_take(). */
@@ -508,7 +530,7 @@ ts_status ts_cuda_group_run(void *state, int device, const ts_group_call *calls,
     (void)state;
     ts_cuda_device *d = ts_cuda_use(device);
     ts_cuda_group g;
-    void *function = NULL;
+    void *functions[2] = {0};
     ts_cuda_group_room bytes = ts_cuda_group_room_for(count);
     int64_t all = (int64_t)(bytes.calls + bytes.values + bytes.words + bytes.arguments);
     *report = (ts_group_report){.launches = 1};
@@ -520,14 +542,18 @@ ts_status ts_cuda_group_run(void *state, int device, const ts_group_call *calls,
     uint64_t *words = (uint64_t *)(block + bytes.calls + bytes.values);
     ts_status status = prepare(&g, block, calls, count);
     if (status == TS_OK && g.numel)
-        status = ts_cuda_group_kernel(&g, words, ts_cuda_group_words(&g, words), &function, report);
+        status = ts_cuda_group_kernel(&g, words, ts_cuda_group_words(&g, words), functions,
+                                      report);
     void **arguments = (void **)((char *)words + bytes.words);
+    ts_device where = {calls[0].frame->key, (uint8_t)device};
     if (status == TS_OK && g.lines)
-        status = launch_with_sums(&g, function, calls[0].frame, arguments,
-                                  (ts_device){calls[0].frame->key, (uint8_t)device},
+        status = launch_with_sums(&g, functions, calls[0].frame, arguments, where,
                                   ts_cuda_stream(d, stream), report);
+    else if (status == TS_OK && g.folds && !g.direct)
+        status = launch_with_parts(&g, functions, calls[0].frame, arguments, where,
+                                   ts_cuda_stream(d, stream), report);
     else if (status == TS_OK && g.numel)
-        status = launch(&g, function, calls[0].frame, arguments, ts_cuda_stream(d, stream));
+        status = launch(&g, functions, calls[0].frame, arguments, ts_cuda_stream(d, stream));
     ts_scratch_give(TS_DEVICE_CPU, block, all);
     return status;
 }

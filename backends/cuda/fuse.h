@@ -1,16 +1,18 @@
 /**
  * @file fuse.h
- * Fused groups: runs the calls of a group as one kernel, which NVRTC compiles. A call is pointwise
- * or by rows. A call by rows, such as softmax or sum, computes each row (the last dims) of its
- * first argument separately. Sums over all rows need a second kernel, which adds partial sums. A
- * group with members applies the same pointwise calls to several sets of tensors, the members, in
- * one launch (fuse_members.c).
+ * Fused groups: runs the calls of a group as one kernel, which NVRTC compiles. A call
+ * is pointwise or by rows. A call by rows, such as softmax or sum, computes each row (the last
+ * dims) of its first argument separately. Sums over all rows need a second kernel, which adds
+ * partial sums. A group with folds has pointwise calls, reductions of adjacent dims, and pointwise
+ * calls on the results of these. A group with members applies the same pointwise calls to several
+ * sets of tensors, the members, in one launch (fuse_members.c).
  *
  * The kernels of pointwise calls describe the group: each runs without a device and, instead of
  * launching its loop, records the functor that the loop applies (describe.cuh). A call by rows has
  * a function in group_rows.cuh. The generated kernel (fuse_source.c) applies the same functors to
  * the same elements, so the results of a pointwise group are bitwise equal to those of the separate
- * calls. In a group with calls by rows, sums may be added in another order.
+ * calls. So are those of a group with folds, which adds in the order of the eager kernel. In a
+ * group with calls by rows, sums may be added in another order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_FUSE_H
@@ -40,6 +42,18 @@ typedef struct ts_cuda_group_space {
     uint64_t sizes[TS_MAX_DIMS];
 } ts_cuda_group_space;
 
+/** Host type of group_folds (group_folds.cuh, which documents the fields); equal layouts. */
+typedef struct ts_cuda_group_folds {
+    uint64_t results, inner, count, share, all;
+    uint32_t blocks, shares, group, merges;
+    bool beside; /* ts_cuda_divide_folds() only, as are the fields below */
+    bool vector;
+} ts_cuda_group_folds;
+/** Divides a reduction of (results / inner, count, inner) elements over `count`, which are
+ *  contiguous and have `item` bytes, as the eager kernel does (reduce.cuh). Sets the other
+ *  fields. */
+void ts_cuda_divide_folds(ts_cuda_group_folds *folds, int piece, int item);
+
 /** Layout of a tensor along the innermost dim: only in registers (INSIDE), contiguous (ARRAY), one
  *  element for all indices (ONE), or STRIDED. */
 enum { TS_CUDA_INSIDE, TS_CUDA_ARRAY, TS_CUDA_ONE, TS_CUDA_STRIDED };
@@ -58,6 +72,7 @@ typedef struct ts_cuda_group_value {
                            are the leading dims of the space */
     bool sums;          /* by rows: the tensor receives sums over all rows */
     void *parts;        /* if `sums`: partial sums (lines, columns) that the kernel writes, f32 */
+    bool late, stored;  /* with folds: calls on results load it; such a call or a fold stores it */
 } ts_cuda_group_value;
 
 /** A call of a group. */
@@ -70,6 +85,11 @@ typedef struct ts_cuda_group_call {
     const char *rows;                  /* by rows: function in group_rows.cuh; NULL: pointwise */
     int16_t result[TS_MAX_RETS];       /* by rows: indices of the results; -1: not requested */
     int results;                       /* by rows: length of `result` */
+    const char *fold;                  /* a reduction of folds: its fold (fold.cuh), an expression
+                                          with the names T and W of the element types; else NULL */
+    double factor;                     /* of that fold */
+    bool late;                         /* a pointwise call on results of folds */
+    void *parts;                       /* states of the fold, (shares, results) */
     bool cast[TS_KERNEL_OPERANDS];     /* operands that are cast to `compute` */
 } ts_cuda_group_call;
 
@@ -96,6 +116,15 @@ typedef struct ts_cuda_group {
                                (__launch_bounds__) */
     int64_t blocks, lines;  /* blocks of the grid; lines of partial sums, 0: no sums */
     int members; /* maximum members per launch, a power of two; 0: a group without members */
+    /* With folds (fuse_folds.c): `space` and `rows`, which is 0, apart, all fields as in a
+       pointwise group. */
+    bool folds;
+    bool vector; /* a unit is `piece` elements; else one */
+    bool direct; /* the kernel itself computes the results; else ts_cuda_group_folds.parts and a
+                    second kernel, `merge` */
+    int piece;   /* elements of a 16-byte piece of the reduced tensor, at most 8 */
+    uint8_t fold_dtype;
+    ts_cuda_group_folds division;
 } ts_cuda_group;
 
 enum { TS_CUDA_GROUP_THREADS = 256 /* threads per block of a pointwise group */ };
@@ -119,11 +148,12 @@ ts_cuda_group_room ts_cuda_group_room_for(int count);
 /** Writes the key of a group's kernel: the device, and all that the source depends on. `words` has
  *  ts_cuda_group_room.words bytes. Returns the number of words. */
 int ts_cuda_group_words(const ts_cuda_group *group, uint64_t *words);
-/** Finds or compiles the kernel of a group on the current device. The backend owns *function, a
- *  CUfunction. A compilation sets compile_ms and from_disk of *report. A kernel that NVRTC or the
- *  driver has rejected before is not compiled again: TS_ERR_UNSUPPORTED. */
+/** Finds or compiles the kernel of a group on the current device. The backend owns the CUfunctions:
+ *  functions[0], and functions[1], which merges the states of folds, or NULL. A compilation sets
+ *  compile_ms and from_disk of *report. A kernel that NVRTC or the driver has rejected before is
+ *  not compiled again: TS_ERR_UNSUPPORTED. */
 ts_status ts_cuda_group_kernel(const ts_cuda_group *group, const uint64_t *words, int nwords,
-                               void **function, ts_group_report *report);
+                               void *functions[2], ts_group_report *report);
 /** Index of a tensor in group->values; adds the tensor if it is new. */
 int ts_cuda_group_value_of(ts_cuda_group *group, const ts_tensor *t);
 /** Fills *call for a call by rows (fuse_rows.c). dims, summed: from ts_kernel_row_dims(). Returns
@@ -135,6 +165,18 @@ bool ts_cuda_group_by_rows(ts_cuda_group *group, ts_cuda_group_call *call, ts_fr
  *  false if a row does not fit the registers of a block, if a row that must be accessed element by
  *  element is too long, or if there are no rows or 2^31 or more. */
 bool ts_cuda_group_lay_rows(ts_cuda_group *group);
+/** Fills *call for a reduction, which a group computes in the eager kernel's order (fuse_folds.c).
+ *  Returns false if there is no fold for the op and dtype, if the reduced dims are not adjacent, or
+ *  if the group has another reduction of other dims or another dtype. */
+bool ts_cuda_group_fold(ts_cuda_group *group, ts_cuda_group_call *call, ts_frame *frame);
+/** Marks the pointwise calls of a group with folds that compute on results, and what all calls load
+ *  and store. Returns false if a tensor has neither the space's nor the results' sizes. */
+bool ts_cuda_group_sort_folds(ts_cuda_group *group);
+/** Chooses blocks, accesses and the division of a group with folds, after its dims are merged. */
+void ts_cuda_group_lay_folds(ts_cuda_group *group);
+/** Bytes of the states of one fold. */
+int64_t ts_cuda_group_parts(const ts_cuda_group *group);
+
 /** Up to 8 matrices of partial sums (lines, columns), f32. The lines of parts[i] are added up into
  *  sums[i], which has `columns` elements of dtypes[i] (f32, bf16 or f16). */
 typedef struct ts_cuda_sums {

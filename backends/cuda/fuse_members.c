@@ -26,7 +26,7 @@ static bool describe(ts_cuda_group *g, char *block, const ts_group_call *calls, 
     memset(block, 0, bytes.calls + bytes.values);
     *g = (ts_cuda_group){.calls = (ts_cuda_group_call *)block,
                          .values = (ts_cuda_group_value *)(block + bytes.calls)};
-    if (!ts_cuda_group_gather(g, calls, count) || g->rows || g->draws)
+    if (!ts_cuda_group_gather(g, calls, count) || g->rows || g->folds || g->draws)
         return false;
     g->numel = ts_numel(calls[0].frame->rets[0].t);
     for (int i = 0; i < g->nvalues; i++) {
@@ -220,11 +220,11 @@ typedef struct target {
 static ts_status run_all(run *r, void *ctx)
 {
     const target *to = ctx;
-    void *function = NULL;
+    void *functions[2] = {0};
     uint64_t *words = (uint64_t *)(r->second + r->bytes.calls + r->bytes.values);
     void **arguments = (void **)((char *)words + r->bytes.words);
     *to->report = (ts_group_report){0};
-    TS_TRY(ts_cuda_group_kernel(&r->first, words, ts_cuda_group_words(&r->first, words), &function,
+    TS_TRY(ts_cuda_group_kernel(&r->first, words, ts_cuda_group_words(&r->first, words), functions,
                                 to->report));
     r->table = table_of(&r->first, r->members);
     char *memory = ts_scratch_take(TS_DEVICE_CPU, r->table.bytes);
@@ -232,7 +232,7 @@ static ts_status run_all(run *r, void *ctx)
         return ts_error_code();
     place(&r->table, memory);
     memset(memory, 0, (size_t)r->table.bytes);
-    ts_status status = launch(r, function, arguments, to->stream, &to->report->launches);
+    ts_status status = launch(r, functions[0], arguments, to->stream, &to->report->launches);
     ts_scratch_give(TS_DEVICE_CPU, memory, r->table.bytes);
     return status;
 }

@@ -5,7 +5,8 @@
  * call's result is rounded to its dtype, as eager calls round it when they store it.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/fuse.h"
+#include "backends/cuda/current.h"
+#include "backends/cuda/fuse_source.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,13 +15,7 @@
 
 /* ---------------------------------------------------------------------------------- text ---- */
 
-typedef struct text {
-    char *at;
-    size_t used, room;
-    bool failed;
-} text;
-
-static __attribute__((format(printf, 2, 3))) void put(text *t, const char *format, ...)
+void ts_cuda_text_put(text *t, const char *format, ...)
 {
     for (int turn = 0; turn < 2 && !t->failed; turn++) {
         va_list list;
@@ -42,11 +37,6 @@ static __attribute__((format(printf, 2, 3))) void put(text *t, const char *forma
     }
 }
 
-/** A type name in the text of a formula, with its length. */
-typedef struct name {
-    const char *text;
-    int length;
-} name;
 /** Splits a formula's names into n type names. False if the text has another form. */
 static bool read_names(const char *names, name *into, int n)
 {
@@ -72,9 +62,10 @@ static bool read_names(const char *names, name *into, int n)
 
 /* -------------------------------------------------------------------------------- source ---- */
 
-static const char *const types[] = {
+const char *const ts_cuda_type_names[] = {
     [TS_F64] = "double", [TS_F32] = "float", [TS_BF16] = "bf16", [TS_F16] = "f16",
     [TS_I64] = "int64_t", [TS_I32] = "int32_t", [TS_U8] = "uint8_t", [TS_BOOL] = "bool"};
+#define types ts_cuda_type_names
 
 /** True if a type name printed by the compiler is the element type of a dtype. */
 static bool is_name_of(const name *n, int dtype)
@@ -114,7 +105,7 @@ bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *va
 
 /** Appends the parameters of a group with members. Then defines variables with the names that an
  *  ordinary group has as parameters, from the table's entries of the block's member. */
-static void put_members(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1])
+static void put_members(text *t, const ts_cuda_group *g, call_names names)
 {
     int tensors = 0, numbers = 0;
     for (int i = 0; i < g->nvalues; i++)
@@ -144,15 +135,16 @@ static void put_members(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL
                 put(t, "    const double n%d_%d = m.number[%d][own];\n", c, k, numbers++);
 }
 
-static void put_parameters(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1])
+void ts_cuda_put_kernel(text *t, const ts_cuda_group *g, call_names names, const char *kernel)
 {
     if (g->members) {
         put_members(t, g, names);
         return;
     }
-    put(t, "extern \"C\" __global__ void __launch_bounds__(%d, %d) group(const __grid_constant__ "
-           "group_space s",
-        g->threads, g->resident);
+    put(t, "extern \"C\" __global__ void __launch_bounds__(%d, %d) %s(const __grid_constant__ "
+           "group_space s%s",
+        g->threads, g->resident, kernel,
+        g->folds ? ",\n    const __grid_constant__ group_folds d" : "");
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].sums && g->values[i].data)
             put(t, ",\n    float *const p%d", i);
@@ -165,6 +157,8 @@ static void put_parameters(text *t, const ts_cuda_group *g, name (*names)[TS_KER
                 put(t, ",\n    const double n%d_%d", c, k);
         if (f->bytes)
             put(t, ",\n    const %.*s f%d", names[c][0].length, names[c][0].text, c);
+        if (g->calls[c].fold)
+            put(t, ",\n    const double n%d,\n    void *const q%d", c, c);
     }
     put(t, ")\n{\n    const uint32_t block = blockIdx.x;\n");
 }
@@ -194,22 +188,32 @@ static void put_loop_head(text *t, const ts_cuda_group *g)
         put(t, "        constexpr int some = %d;\n", g->width);
 }
 
+void ts_cuda_put_load(text *t, const ts_cuda_group *g, int i)
+{
+    const ts_cuda_group_value *v = &g->values[i];
+    bool one = v->way == TS_CUDA_ONE;
+    put(t, "        x%d[u] = %s<%s, %d>(", i, one ? "load_one" : "load", types[v->dtype],
+        g->width);
+    put_address(t, g, i);
+    put(t, one ? ");\n" : ", some, read);\n");
+}
+
+void ts_cuda_put_store(text *t, const ts_cuda_group *g, int i)
+{
+    put(t, "        store<%s, %d>(", types[g->values[i].dtype], g->width);
+    put_address(t, g, i);
+    put(t, ", some, y%d);\n", i);
+}
+
 static void put_loads(text *t, const ts_cuda_group *g)
 {
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].read)
             put(t, "    vec<%s, %d> x%d[%d];\n", types[g->values[i].dtype], g->width, i, g->unroll);
     put_loop_head(t, g);
-    for (int i = 0; i < g->nvalues; i++) {
-        const ts_cuda_group_value *v = &g->values[i];
-        if (!v->read)
-            continue;
-        bool one = v->way == TS_CUDA_ONE;
-        put(t, "        x%d[u] = %s<%s, %d>(", i, one ? "load_one" : "load", types[v->dtype],
-            g->width);
-        put_address(t, g, i);
-        put(t, one ? ");\n" : ", some, read);\n");
-    }
+    for (int i = 0; i < g->nvalues; i++)
+        if (g->values[i].read)
+            ts_cuda_put_load(t, g, i);
     put(t, "    }\n");
 }
 
@@ -219,6 +223,44 @@ static void put_value(text *t, const ts_cuda_group *g, int i, int version)
     put(t, "v%d_%d%s", i, version, g->rows && !g->values[i].each ? "[e]" : "");
 }
 
+/** True if `functor` is fn::NAME_fn. */
+static bool is_functor(const name *functor, const char *wanted)
+{
+    size_t length = strlen(wanted), all = (size_t)functor->length;
+    return all >= length + 7 && memcmp(functor->text + all - 3, "_fn", 3) == 0 &&
+           memcmp(functor->text + all - 3 - length, wanted, length) == 0 &&
+           functor->text[all - 4 - length] == ':';
+}
+
+/** True if the call's tensors all have its compute dtype, and it has no numbers. */
+static bool is_plain(const ts_cuda_group *g, const ts_cuda_group_call *call)
+{
+    bool plain = g->values[call->value[0]].dtype == call->compute;
+    for (int k = 1; k < call->formula.operands; k++)
+        plain = plain && !call->formula.host[k] && !call->cast[k] &&
+                g->values[call->value[k]].dtype == call->compute;
+    return plain;
+}
+
+/** Appends a sum or product of f16 as an instruction of f16. False if the call is another one. */
+static bool put_of_halves(text *t, const ts_cuda_group *g, int c, const name *names,
+                          const int *version)
+{
+    static const char *const ops[] = {"add", "sub", "mul"};
+    const ts_cuda_group_call *call = &g->calls[c];
+    for (int i = 0; i < 3 && call->compute == TS_F16 && is_plain(g, call); i++) {
+        if (!is_functor(&names[0], ops[i]) || call->formula.operands != 3)
+            continue;
+        put(t, "%s_halves(", ops[i]);
+        put_value(t, g, call->value[1], version[call->value[1]]);
+        put(t, ", ");
+        put_value(t, g, call->value[2], version[call->value[2]]);
+        put(t, ")");
+        return true;
+    }
+    return false;
+}
+
 /** Appends a pointwise call's result, as an expression of its operands. word: index of the random
  *  word. */
 static void put_expression(text *t, const ts_cuda_group *g, int c, const name *names,
@@ -226,8 +268,18 @@ static void put_expression(text *t, const ts_cuda_group *g, int c, const name *n
 {
     const ts_cuda_group_call *call = &g->calls[c];
     const ts_cuda_formula *f = &call->formula;
-    put(t, "result<%s, %.*s>(apply_fn<%.*s>(", types[g->values[call->value[0]].dtype],
-        names[1].length, names[1].text, names[1].length, names[1].text);
+    static const char *const exact[] = {"relu", "maximum", "minimum", "abs"};
+    bool rounds = true;
+    if (put_of_halves(t, g, c, names, version))
+        return;
+    for (size_t i = 0; i < sizeof exact / sizeof *exact; i++)
+        rounds &= !(is_functor(&names[0], exact[i]) && is_plain(g, call));
+    if (rounds)
+        put(t, "result<%s, %.*s>(apply_fn<%.*s>(", types[g->values[call->value[0]].dtype],
+            names[1].length, names[1].text, names[1].length, names[1].text);
+    else
+        put(t, "exact<%s>(apply_fn<%.*s>(", types[g->values[call->value[0]].dtype],
+            names[1].length, names[1].text);
     if (f->bytes)
         put(t, "f%d", c);
     else
@@ -254,7 +306,7 @@ static void put_expression(text *t, const ts_cuda_group *g, int c, const name *n
     put(t, "))");
 }
 
-static void put_call(text *t, const ts_cuda_group *g, int c, const name *names, int *version)
+void ts_cuda_put_call(text *t, const ts_cuda_group *g, int c, const name *names, int *version)
 {
     int to = g->calls[c].value[0];
     put(t, "            const in_register_t<%s> v%d_%d = ", types[g->values[to].dtype], to,
@@ -264,7 +316,7 @@ static void put_call(text *t, const ts_cuda_group *g, int c, const name *names, 
     version[to]++;
 }
 
-static void put_calls(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1],
+static void put_calls(text *t, const ts_cuda_group *g, call_names names,
                       int *version)
 {
     put_loop_head(t, g);
@@ -281,18 +333,15 @@ static void put_calls(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_O
             put(t, "            const in_register_t<%s> v%d_0 = to_register(x%d[u].at[e]);\n",
                 types[g->values[i].dtype], i, i);
     for (int c = 0; c < g->ncalls; c++)
-        put_call(t, g, c, names[c], version);
+        ts_cuda_put_call(t, g, c, names[c], version);
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].written)
             put(t, "            y%d.at[e] = from_register<%s>(v%d_%d);\n", i,
                 types[g->values[i].dtype], i, version[i]);
     put(t, "        }\n");
     for (int i = 0; i < g->nvalues; i++)
-        if (g->values[i].written) {
-            put(t, "        store<%s, %d>(", types[g->values[i].dtype], g->width);
-            put_address(t, g, i);
-            put(t, ", some, y%d);\n", i);
-        }
+        if (g->values[i].written)
+            ts_cuda_put_store(t, g, i);
     put(t, "    }\n}\n");
 }
 
@@ -321,7 +370,7 @@ static void put_row_point(text *t, const ts_cuda_group *g, int c, const name *na
     int to = g->calls[c].value[0];
     const char *type = types[g->values[to].dtype];
     if (g->values[to].each) {
-        put_call(t, g, c, names, version);
+        ts_cuda_put_call(t, g, c, names, version);
         return;
     }
     put(t, "        in_register_t<%s> v%d_%d[%d];\n"
@@ -378,7 +427,7 @@ static void put_row_call(text *t, const ts_cuda_group *g, int c, int *version)
     put(t, ");\n");
 }
 
-static void put_rows(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1],
+static void put_rows(text *t, const ts_cuda_group *g, call_names names,
                      int *version)
 {
     int n = g->accesses * g->width;
@@ -418,20 +467,57 @@ static void put_rows(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OP
     put(t, "}\n");
 }
 
+/* All that the source depends on must be in the words. */
+int ts_cuda_group_words(const ts_cuda_group *g, uint64_t *words)
+{
+    int n = 0, members = __builtin_ctz((unsigned)g->members | 1 << 30);
+    words[n++] = (uint64_t)ts_cuda_current->index | (uint64_t)g->ndim << 8 |
+                 (uint64_t)g->width << 16 | (uint64_t)g->large << 24 |
+                 (uint64_t)g->tail << 25 | (uint64_t)members << 26 |
+                 (uint64_t)g->nvalues << 32 | (uint64_t)g->ncalls << 48;
+    words[n++] = (uint64_t)g->lanes | (uint64_t)g->together << 16 | (uint64_t)g->accesses << 32 |
+                 (uint64_t)g->full << 40 | (uint64_t)(g->rows > 0) << 41 |
+                 (uint64_t)g->folds << 42 | (uint64_t)g->vector << 43 | (uint64_t)g->direct << 44 |
+                 (uint64_t)g->division.beside << 45 | (uint64_t)g->resident << 48;
+    for (int i = 0; i < g->nvalues; i++) {
+        const ts_cuda_group_value *v = &g->values[i];
+        words[n++] = v->dtype | (uint64_t)v->way << 8 | (uint64_t)v->read << 16 |
+                     (uint64_t)v->written << 17 | (uint64_t)v->each << 18 |
+                     (uint64_t)v->sums << 19 | (uint64_t)v->late << 20 | (uint64_t)v->stored << 21 |
+                     (uint64_t)(v->data && ts_numel(v->tensor) == 1) << 22;
+    }
+    for (int c = 0; c < g->ncalls; c++) {
+        const ts_cuda_group_call *call = &g->calls[c];
+        words[n++] = (uintptr_t)call->formula.names;
+        uint64_t places = 0;
+        for (int k = 0; k < call->formula.operands; k++)
+            places = places << 10 | (uint16_t)(call->value[k] + 1);
+        words[n++] = places;
+        places = 0;
+        for (int k = 0; k < call->results; k++)
+            places = places << 10 | (uint16_t)(call->result[k] + 1);
+        words[n++] = places;
+        words[n++] = call->compute | (uint64_t)call->late << 8;
+    }
+    return n;
+}
+
 char *ts_cuda_group_source(const ts_cuda_group *g)
 {
     text t = {0};
-    name(*names)[TS_KERNEL_OPERANDS + 1] = calloc((size_t)g->ncalls, sizeof *names);
+    call_names names = calloc((size_t)g->ncalls, sizeof *names);
     int *version = calloc((size_t)g->nvalues, sizeof *version);
     bool ok = names && version;
     for (int c = 0; c < g->ncalls && ok; c++)
-        ok = g->calls[c].rows || read_names(g->calls[c].formula.names, names[c],
+        ok = g->calls[c].rows || g->calls[c].fold || read_names(g->calls[c].formula.names, names[c],
                                             g->calls[c].formula.operands + 1);
     if (ok) {
         put(&t, "using namespace ts;\n");
-        put_parameters(&t, g, names);
+        ts_cuda_put_kernel(&t, g, names, "group");
     }
-    if (ok && g->rows) {
+    if (ok && g->folds) {
+        ts_cuda_put_folds(&t, g, names, version);
+    } else if (ok && g->rows) {
         put_rows(&t, g, names, version);
     } else if (ok) {
         put(&t, "    typedef %s index;\n"

@@ -108,6 +108,8 @@ static cublasLtEpilogue_t epilogue_of(const ts_cuda_epilogue *then)
                    ? then->linear ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS
                : then->linear ? CUBLASLT_EPILOGUE_GELU_AUX
                               : CUBLASLT_EPILOGUE_GELU;
+    if (then->relu)
+        return then->bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
     return then->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 

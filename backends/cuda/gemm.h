@@ -21,6 +21,8 @@ typedef struct ts_cuda_epilogue {
     const void *bias; /* added to each row of c, one element per column; NULL: none */
     bool gelu;        /* then apply tanh-form gelu; requires one batch and a multiple of 8 columns
                          of c */
+    bool relu;        /* then apply relu, to the product with bias and added matrix; not beside
+                         gelu, gelu_of, wide and sums */
     void *linear;     /* receives gelu's argument in the layout of c; NULL: not requested */
     const void *gelu_of; /* then multiply by the derivative of tanh-form gelu at these arguments,
                             which have the layout of c; NULL: no. Conditions as for gelu; not beside

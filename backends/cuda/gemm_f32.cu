@@ -66,6 +66,7 @@ struct f32_product {
     const float *bias, *added;
     float *sums; /* receives the sums of a's rows */
     float alpha, beta;
+    bool relu;   /* applied to what is stored */
     bool beside; /* runs beside the kernel in front, ts_cuda_epilogue.beside */
 };
 
@@ -303,6 +304,10 @@ static __global__ void __launch_bounds__(THREADS, ROWS == 32 ? 5 : 3)
 #pragma unroll
         for (int e = 0; e < 4; e++)
             x[e] = fmaf(p.beta, others[e], x[e] * p.alpha) + biases[e];
+        if (p.relu)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                x[e] = x[e] < 0 ? 0 : x[e];
         if (vectors && some == 4)
             *(float4 *)(p.c + to) = {x[0], x[1], x[2], x[3]};
         else
@@ -407,6 +412,7 @@ ts_status ts_cuda_gemm_f32(const ts_frame *f, const ts_cuda_matrix *a, const ts_
     p.beta = then->factors ? (float)then->factors[1] : 0;
     p.added = (const float *)(then->added ? then->added : c->data);
     p.sums = (float *)then->sums;
+    p.relu = then->relu;
     p.beside = then->beside;
     bool a_k = a->column == 1, b_k = b->row == 1 && b->column != 1;
     call at = call_of(f);

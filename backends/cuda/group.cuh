@@ -187,6 +187,30 @@ template <class T, class R> __device__ __forceinline__ in_register_t<T> result(w
     else
         return narrow<T>(x);
 }
+/** result() of a functor that returns one of its operands of dtype T, or its magnitude, or zero: it
+ *  needs no rounding. */
+template <class T> __device__ __forceinline__ in_register_t<T> exact(wide_t<T> x)
+{
+    if constexpr (std::is_same_v<T, bf16>)
+        return x;
+    else
+        return narrow<T>(x);
+}
+
+/* Sums and products of f16. An f32 result rounded to f16 has the same bits, because f32 has more
+ * than twice the digits of f16, and two more (the product is exact). */
+#define TS_OF_HALVES(name)                                                                         \
+    __device__ __forceinline__ f16 name##_halves(f16 a, f16 b)                                     \
+    {                                                                                              \
+        uint16_t y;                                                                                \
+        asm(#name ".rn.f16 %0, %1, %2;" : "=h"(y) : "h"(as<uint16_t>(a)), "h"(as<uint16_t>(b)));   \
+        return as<f16>(y);                                                                         \
+    }
+TS_OF_HALVES(add)
+TS_OF_HALVES(sub)
+TS_OF_HALVES(mul)
+#undef TS_OF_HALVES
+
 /** Converts a value of dtype T to dtype C with the rounding of ts_to(). */
 template <class C, class T> __device__ __forceinline__ in_register_t<C> cast(in_register_t<T> x)
 {

@@ -142,6 +142,7 @@ static ts_cuda_epilogue epilogue_of(const ts_cuda_after *after, double factors[2
     factors[0] = factors[1] = 1;
     return (ts_cuda_epilogue){.gelu = after->gelu,
                               .wide = after->wide,
+                              .relu = after->relu_first || after->relu_last,
                               .linear = ts_kernel_data(after->linear),
                               .gelu_of = ts_kernel_data(after->gelu_of),
                               .columns = ts_kernel_data(after->sums),
@@ -169,7 +170,9 @@ static bool takes_epilogue(const ts_frame *f, const ts_cuda_after *after, bool r
 {
     const ts_tensor *others[] = {after->result, after->added, after->gelu_of, after->linear};
     bool takes = ts_dtype_is_float(ts_kernel_dtype(f)) && ts_is_contiguous(after->result) &&
-                 !after->norm && !after->relu_first && !after->relu_last;
+                 !after->norm && !(after->relu_first && after->added) &&
+                 !((after->relu_first || after->relu_last) &&
+                   (after->wide || ts_kernel_dtype(f) == TS_F64));
     for (int i = 0; i < 4 && takes; i++)
         takes = !others[i] || is_even(others[i]);
     for (int i = 0; i < f->nargs && takes; i++) {
@@ -218,7 +221,8 @@ static ts_status mm_with(ts_frame *f, const ts_cuda_after *after)
 static ts_status mm(ts_frame *f) { return mm_with(f, NULL); }
 static bool mm_takes(const ts_frame *f, ts_cuda_after *after)
 {
-    bool one = ts_ndim(f->args[0].t) == 2 || !(after->gelu || after->gelu_of);
+    bool one = ts_ndim(f->args[0].t) == 2 ||
+               !(after->gelu || after->gelu_of || after->relu_first || after->relu_last);
     if (!one || !takes_epilogue(f, after, false))
         return false;
     ts_cuda_matrix a = matrix_of(f->args[0].t), b = matrix_of(f->args[1].t);

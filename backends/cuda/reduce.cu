@@ -1,5 +1,6 @@
 /** @file reduce.cu  Sums, products, means and norms over dims; the family's table. */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/fuse.h"
 #include "backends/cuda/reduce_plain.cuh"
 
 using namespace ts;
@@ -38,6 +39,38 @@ static ts_status norm(ts_frame *f)
     return p == 1   ? real<op_add, absolute>(f)
            : p == 2 ? real<op_add, squared>(f, 1, true)
                     : real<op_largest, absolute>(f);
+}
+
+void ts_cuda_divide_folds(ts_cuda_group_folds *folds, int piece, int item)
+{
+    reduction r = {};
+    int64_t inner = (int64_t)folds->inner, count = (int64_t)folds->count,
+            outer = (int64_t)folds->results / inner;
+    r.results = (int64_t)folds->results;
+    r.count = count;
+    r.ndim[0] = r.ndim[1] = 1;
+    r.sizes[0][0] = 1;
+    r.sizes[1][0] = count;
+    r.steps[1][0] = inner;
+    if (inner > 1) {
+        r.sizes[0][0] = inner;
+        r.steps[0][0] = 1;
+    }
+    if (outer > 1) {
+        int k = inner > 1;
+        r.ndim[0] = k + 1;
+        r.sizes[0][k] = outer;
+        r.steps[0][k] = count * inner;
+    }
+    reduction_plan plan = divide(r, piece, item, true);
+    folds->share = (uint64_t)r.share;
+    folds->beside = plan.beside;
+    folds->vector = r.vector;
+    folds->all = (uint64_t)(plan.beside || !r.vector ? count : count / piece);
+    folds->blocks = (uint32_t)plan.blocks;
+    folds->shares = (uint32_t)plan.shares;
+    folds->group = (uint32_t)r.group;
+    folds->merges = (uint32_t)plan.merges;
 }
 
 TS_CUDA_FAMILY(reduce,

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "backends/cuda/early.cuh"
+#include "backends/cuda/fold.cuh"
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/loops.cuh"
 
@@ -153,9 +154,6 @@ inline reduction reduction_of(const ts_frame *f, int64_t mask, bool ordered = fa
 
 /* ------------------------------------------------------------------------------ elements ---- */
 
-/** Elements of a thread's piece: 16 bytes, but at most 8 elements. */
-template <class T> constexpr int piece_of = vec16<T> < 8 ? vec16<T> : 8;
-
 /** Loads the first n of V elements, `step` apart, as whole words. Unpacking halves here would make
  *  each load wait for the previous one. `aligned`: loads V contiguous elements at once. */
 template <class T, int V>
@@ -183,22 +181,6 @@ __device__ __forceinline__ void take(const FOLD &fold, typename FOLD::state &sta
     else
         fold.take(state, x);
 }
-
-/** __shfl_xor_sync() of a state. */
-template <class A> __device__ __forceinline__ A state_xor(const A &a, int lane)
-{
-    static_assert(sizeof(A) % 4 == 0, "states of whole words");
-    uint32_t words[sizeof(A) / 4];
-    memcpy(words, &a, sizeof a);
-#pragma unroll
-    for (int w = 0; w < (int)(sizeof(A) / 4); w++)
-        words[w] = __shfl_xor_sync(0xffffffffu, words[w], lane);
-    A b;
-    memcpy(&b, words, sizeof b);
-    return b;
-}
-
-enum { REDUCE_THREADS = 256, IN_FLIGHT = 4 };
 
 /** Stores a state in `parts` unless NULL; otherwise stores the fold's result of it, rounded to R,
  *  in y, or calls fold.give(), which stores it. */
@@ -303,55 +285,9 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
             take_some(piece, n, p * unit);
         }
     }
-#pragma unroll 1
-    for (int by = (group < 32 ? group : 32) / 2; by; by /= 2)
-        state = fold.merge(state, state_xor(state, by));
-    if (group > 32) {
-        __shared__ A warps[REDUCE_THREADS / 32];
-        if (threadIdx.x % 32 == 0)
-            warps[threadIdx.x / 32] = state;
-        __syncthreads();
-        state = warps[0];
-#pragma unroll 1
-        for (int w = 1; w < REDUCE_THREADS / 32; w++)
-            state = fold.merge(state, warps[w]);
-    }
+    merge_lanes(fold, state, group);
     if (some && lane == 0)
         give(r, fold, state, parts, y, result);
-}
-
-/** Merges the states of a block's threads, of which `across` are adjacent and have N results each,
- * and calls done(lane, n, state) for the state of result n of lane 0 to across - 1. */
-template <int N, class FOLD, class A, class F>
-__device__ __forceinline__ void merge_lines(const FOLD &fold, A (&state)[N], int across, F &&done)
-{
-    static_assert(N * REDUCE_THREADS * sizeof(A) <= 32768, "several blocks share a multiprocessor");
-    __shared__ A place[N][REDUCE_THREADS];
-#pragma unroll 1
-    for (int by = 16; by >= across; by /= 2)
-#pragma unroll
-        for (int n = 0; n < N; n++)
-            state[n] = fold.merge(state[n], state_xor(state[n], by));
-    int wide = across < 32 ? 32 : across;
-    if (wide == REDUCE_THREADS) {
-#pragma unroll
-        for (int n = 0; n < N; n++)
-            done((int)threadIdx.x, n, state[n]);
-        return;
-    }
-    if (((int)threadIdx.x & (wide - 1)) < across)
-#pragma unroll
-        for (int n = 0; n < N; n++)
-            place[n][threadIdx.x] = state[n];
-    __syncthreads();
-    for (int i = threadIdx.x; i < across * N; i += REDUCE_THREADS) {
-        int n = i / (unsigned)across, lane = i & (across - 1);
-        A sum = place[n][lane];
-#pragma unroll 1
-        for (int from = lane + wide; from < REDUCE_THREADS; from += wide)
-            sum = fold.merge(sum, place[n][from]);
-        done(lane, n, sum);
-    }
 }
 
 /** A thread computes V results. r.group threads of a block have different results; the block's
@@ -468,38 +404,40 @@ inline int power_for(int64_t n, int most)
     return p;
 }
 
-/** Reduces x into y or, if `states` is not NULL, stores one state per result there. Allocates
- *  scratch memory if the reduction is split. Errors: those of the allocation and of the
- *  launches. */
-template <class T, class FOLD, class R>
-ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
-                      typename FOLD::state *states, R *y)
+/** How reduce_into() divides a reduction among threads. */
+struct reduction_plan {
+    bool beside;            /* reduce_beside_kernel; false: reduce_along_kernel */
+    int64_t blocks, shares; /* blocks for the results; blocks that share the elements of a result */
+    int merges;             /* merge_shares_kernel: `group` of the reduction */
+};
+
+/** Sets the fields of r that depend on the division, for pieces of V elements of `item` bytes.
+ *  aligned: the address is a multiple of a piece; the order of sums does not depend on it. */
+inline reduction_plan divide(reduction &r, int64_t V, int64_t item, bool aligned)
 {
-    using A = typename FOLD::state;
-    constexpr int64_t V = piece_of<T>;
-    if (!r.results)
-        return TS_OK;
+    reduction_plan plan = {};
     for (int which = 0; which < 2; which++)
         for (int d = 0; d < r.ndim[which]; d++)
             r.by[which][d] =
                 quotient(r.sizes[which][d] ? r.sizes[which][d] : 1, which ? r.count : r.results);
-    bool beside = r.results > 1 && r.steps[0][0] && r.sizes[0][0] > 1 &&
+    plan.beside = r.results > 1 && r.steps[0][0] && r.sizes[0][0] > 1 &&
                   (r.sizes[1][0] == 1 || r.steps[0][0] < r.steps[1][0] || !r.steps[1][0]);
-    int read = beside ? 0 : 1; /* threads load along the innermost kept (0) or reduced (1) dim */
+    /* threads load along the innermost kept (0) or reduced (1) dim */
+    int read = plan.beside ? 0 : 1;
     r.vector = r.steps[read][0] == 1 && r.sizes[read][0] % V == 0;
     for (int which = 0; which < 2; which++)
         for (int d = which == read; d < r.ndim[which]; d++)
             r.vector = r.vector && (r.sizes[which][d] == 1 || r.steps[which][d] % V == 0);
-    r.aligned = r.vector && (uintptr_t)x % (V * sizeof(T)) == 0;
-    int64_t unit = r.vector ? V : 1, all = beside ? r.count : r.count / unit, blocks, least;
+    r.aligned = r.vector && aligned;
+    int64_t unit = r.vector ? V : 1, all = plan.beside ? r.count : r.count / unit, least;
     r.run = r.sizes[read][0] / unit;
     r.by_run = quotient(r.run ? r.run : 1, r.count);
-    if (beside) {
+    if (plan.beside) {
         /* If runs are short or results few, more threads share the elements of a result. But
          * neighbouring threads should load a whole cache line, or half of one if x is small. */
         int turns = power_for((r.count + IN_FLIGHT - 1) / IN_FLIGHT, REDUCE_THREADS),
             lines = r.run < 32 ? REDUCE_THREADS / power_for(r.run, 32) : 1,
-            few = r.results * r.count * (int64_t)sizeof(T) < LITTLE ? 2 : 1,
+            few = r.results * r.count * item < LITTLE ? 2 : 1,
             most = (r.vector ? 32 : 8) * few;
         while (lines < turns && lines < most &&
                r.results * lines < (int64_t)BUSY * REDUCE_THREADS * V)
@@ -507,7 +445,7 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
         r.vector = r.aligned; /* how columns are read does not change the order of sums */
         lines = lines < turns ? lines : turns;
         r.group = REDUCE_THREADS / lines;
-        blocks = (r.results + r.group * V - 1) / (r.group * V);
+        plan.blocks = (r.results + r.group * V - 1) / (r.group * V);
         least = IN_FLIGHT * lines;
     } else {
         int64_t pieces = r.vector ? all : (all + V - 1) / V;
@@ -516,7 +454,7 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
         while (r.vector && r.group > 2 && r.group * IN_FLIGHT > pieces &&
                r.results * r.group >= CROWD) /* a thread loads several pieces at once */
             r.group /= 2;
-        blocks = (r.results * r.group + REDUCE_THREADS - 1) / REDUCE_THREADS;
+        plan.blocks = (r.results * r.group + REDUCE_THREADS - 1) / REDUCE_THREADS;
         least = IN_FLIGHT * r.group * (V / unit);
         r.team = power_for((r.run + V - 1) / V, r.group);
         int64_t chunk = r.team * V;
@@ -529,7 +467,7 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
         }
     }
     /* shares that leave each thread a few iterations, up to enough blocks for the device */
-    int64_t shares = blocks < BUSY ? BUSY / blocks : 1;
+    int64_t shares = plan.blocks < BUSY ? BUSY / plan.blocks : 1;
     if (shares > all / least)
         shares = all / least;
     if (all / least <= TURNS)
@@ -539,6 +477,26 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
         r.share = (r.share + least - 1) / least * least;
         shares = (all + r.share - 1) / r.share;
     }
+    plan.shares = shares;
+    int lines = REDUCE_THREADS / power_for(r.results, 8), /* adjacent: sectors of states */
+        turns = power_for((shares + 1) / 2, REDUCE_THREADS);
+    plan.merges = REDUCE_THREADS / (lines < turns ? lines : turns);
+    return plan;
+}
+
+/** Reduces x into y or, if `states` is not NULL, stores one state per result there. Allocates
+ *  scratch memory if the reduction is split. Errors: those of the allocation and of the
+ *  launches. */
+template <class T, class FOLD, class R>
+ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
+                      typename FOLD::state *states, R *y)
+{
+    using A = typename FOLD::state;
+    if (!r.results)
+        return TS_OK;
+    reduction_plan plan =
+        divide(r, piece_of<T>, sizeof(T), (uintptr_t)x % (piece_of<T> * sizeof(T)) == 0);
+    int64_t blocks = plan.blocks, shares = plan.shares;
     ts_device where = ts_kernel_device(f);
     int64_t bytes = shares > 1 ? shares * r.results * (int64_t)sizeof(A) : 0;
     A *parts = nullptr;
@@ -548,13 +506,11 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
         ts_cuda_grid grid = {dim3((unsigned)blocks, (unsigned)shares), dim3(REDUCE_THREADS), 0, 1};
         A *to = parts ? parts : states;
         cudaError_t e =
-            launch(beside ? reduce_beside_kernel<T, R, FOLD> : reduce_along_kernel<T, R, FOLD>,
+            launch(plan.beside ? reduce_beside_kernel<T, R, FOLD> : reduce_along_kernel<T, R, FOLD>,
                    grid, c.stream, r, fold, x, to, y);
         if (!parts || e != cudaSuccess)
             return e;
-        int lines = REDUCE_THREADS / power_for(r.results, 8), /* adjacent: sectors of states */
-            turns = power_for((shares + 1) / 2, REDUCE_THREADS);
-        r.group = REDUCE_THREADS / (lines < turns ? lines : turns);
+        r.group = plan.merges;
         grid.blocks = dim3((unsigned)((r.results + r.group - 1) / r.group));
         auto merge = merge_shares_kernel<R, FOLD>;
         return c.device->clusters ? launch_early(merge, grid, c.stream, r, fold, (const A *)parts,

@@ -5,25 +5,6 @@
 
 using namespace ts;
 
-/** The largest element of T, transformed before and after; NaN if an element is NaN. */
-template <class T> struct extreme_fold {
-    using state = ranked_t<T>;
-    turning<state> turn;
-
-    __device__ __forceinline__ state none() const { return lowest_of<state>(); }
-    __device__ __forceinline__ state merge(state a, state b) const
-    {
-        return a > b || a != a ? a : b;
-    }
-    template <int N> __device__ __forceinline__ void take(state &s, const wide_t<T> (&x)[N]) const
-    {
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            s = merge(s, turn((state)x[e]));
-    }
-    __device__ __forceinline__ state finish(state s) const { return turn(s); }
-};
-
 static ts_status extreme(ts_frame *f, bool smallest)
 {
     return with_ordered(f, [&]<class T>() {

@@ -10,59 +10,6 @@
 
 namespace ts {
 
-struct op_add {
-    template <class A> static __device__ __forceinline__ A none() { return 0; }
-    template <class A> static __device__ __forceinline__ A of(A a, A b) { return a + b; }
-};
-struct op_multiply {
-    template <class A> static __device__ __forceinline__ A none() { return 1; }
-    template <class A> static __device__ __forceinline__ A of(A a, A b) { return a * b; }
-};
-struct op_largest {
-    template <class A> static __device__ __forceinline__ A none() { return -(A)INFINITY; }
-    /* NaN if a or b is NaN */
-    template <class A> static __device__ __forceinline__ A of(A a, A b)
-    {
-        return a > b || a != a ? a : b;
-    }
-};
-
-/* Mapping of an element before the fold. */
-struct keep {
-    template <class A> __device__ __forceinline__ A operator()(A x) const { return x; }
-};
-struct absolute {
-    template <class A> __device__ __forceinline__ A operator()(A x) const { return fabs(x); }
-};
-struct squared {
-    template <class A> __device__ __forceinline__ A operator()(A x) const { return x * x; }
-};
-
-/** Reduces elements of X, mapped by PRE, with OP in states of type S. A float result is multiplied
- *  by `factor`; then, if `root`, its square root is taken. */
-template <class X, class OP, class PRE, class S = X> struct plain_fold {
-    using state = S;
-    double factor;
-    bool root;
-
-    __device__ __forceinline__ state none() const { return OP::template none<state>(); }
-    __device__ __forceinline__ state merge(state a, state b) const { return OP::of(a, b); }
-    template <int N> __device__ __forceinline__ void take(state &s, const X (&x)[N]) const
-    {
-#pragma unroll
-        for (int e = 0; e < N; e++)
-            s = OP::of(s, (state)PRE()(x[e]));
-    }
-    __device__ __forceinline__ state finish(state s) const
-    {
-        if constexpr (std::is_floating_point_v<X>) {
-            s *= (X)factor;
-            return root ? sqrt(s) : s;
-        }
-        return s;
-    }
-};
-
 /** Runs a plain_fold with elements of T. */
 template <class T, class OP, class PRE>
 ts_status plain(ts_frame *f, double factor, bool root)

@@ -20,6 +20,7 @@ IN_TORCH = {'gelu': 'torch.nn.functional.gelu', 'relu': 'torch.relu',
             'silu': 'torch.nn.functional.silu'}
 ROWS = {'softmax': 'torch.softmax({0}, -1)', 'sum': '{0}.sum(-1, True).expand_as({0})',
         'norm': 'torch.nn.functional.layer_norm({0}, {0}.shape[-1:])'}
+FOLDS = {'total': '{0}.sum()', 'top0': '{0}.amax(0)', 'mean0': '{0}.mean(0)'}
 
 
 class Case:
@@ -49,6 +50,8 @@ class Case:
                 text = f'{a} {"+" if name == "add" else "*"} {number}'
             elif name in ROWS:
                 text = ROWS[name].format(a)
+            elif name in FOLDS:
+                text = FOLDS[name].format(a)
             elif name in DTYPES:
                 text = f'{a}.to(torch.{DTYPES[name]})'
             else:
@@ -102,6 +105,11 @@ def cases_of(options):
              [(shape, 'bf16'), ((3072,), 'bf16'), (shape, 'bf16')])
     yield ('add scale cast', '32768x3072', 'f32'), \
         Case('x0 x1 add mul:0.5 bf16', [(shape, 'f32'), (shape, 'f32')])
+    for dtype, columns in [('f32', 3072), ('bf16', 3072), ('bf16', 5000)]:
+        shape = ((128 << 20) // columns, columns)
+        for fold in FOLDS:
+            yield (f'mul {fold}', 'x'.join(map(str, shape)), dtype), \
+                Case(f'x0 x1 mul abs {fold} neg', [(shape, dtype), (shape, dtype)])
     yield from drawn(options.seed, options.cases if options.cases < 1000 else 12)
 
 

@@ -59,6 +59,10 @@ typedef struct ts_part_pair {
  * one element per row, too. No call of the group reads a result that is a sum over rows or that
  * lacks the dims of a row.
  *
+ * A group without calls by rows may have reductions of the same adjacent dims and dtype (their
+ * ts_kernel_row_dims() is 0), with an argument 0 of the group's sizes. It may then have pointwise
+ * calls whose tensors have the sizes of the results, except for dims of size 1, or one element.
+ *
  * The first call of a group may instead be a product; the others are then its epilogue
  * (ts_backend.epilogue_cost).
  *

@@ -561,3 +561,42 @@ TS_TEST(a_group_that_is_refused_after_its_capture_gets_memory, .setup = set_up_w
     refuses_groups = false;
     ts_compiled_free(c);
 }
+
+static ts_status two_chains(TRACED) /* one call ends two chains */
+{
+    return TS_STATUS_OF(out[0] = ts_add(ts_exp(in[0]), ts_neg(ts_abs(in[1]))));
+}
+static ts_status two_chains_apart(TRACED) /* a call that joins no group writes in[0] between them */
+{
+    TS_TRY(ts_copy_(in[0], ts_cumsum(ts_exp(in[0]), 0)));
+    return TS_STATUS_OF(out[0] = ts_add(ts_exp(in[0]), ts_neg(ts_abs(in[1]))));
+}
+static ts_status over_few(TRACED) /* a merge of the chains saves less than 4 KiB */
+{
+    ts_tensor *a = ts_exp(ts_narrow(ts_select(in[0], 0, 1), 0, 0, 256)),
+              *b = ts_neg(ts_abs(ts_narrow(ts_select(in[1], 0, 1), 0, 0, 256)));
+    return TS_STATUS_OF(out[0] = ts_add(a, b));
+}
+
+/** Chains over the same sizes that a later call reads become one group, unless calls between them
+ *  prevent it. */
+TS_TEST(chains_with_a_common_reader_are_one_group)
+{
+    static const struct {
+        ts_trace_fn fn;
+        const char *has;
+    } cases[] = {{two_chains, "4 calls in 1 steps, 1 groups of 4 calls"},
+                 {two_chains_apart, "7 calls in 3 steps, 1 groups of 5 calls"},
+                 {over_few, "4 calls in 2 steps, 1 groups of 3 calls"}};
+    for (int i = 0; i < TS_COUNTOF(cases); i++) {
+        TS_SCOPE;
+        ts_tensor *x = numbers(3, TS_SIZES(64, 512)), *y = numbers(4, TS_SIZES(64, 512)),
+                  *in[] = {x, y}, *again[] = {ts_clone(x), y}, *got, *want;
+        ts_compiled *c = ts_compile(cases[i].fn, NULL, NULL);
+        OK(ts_compiled_call(c, in, 2, &got, 1));
+        OK(cases[i].fn(NULL, again, 2, &want, 1));
+        ck_assert(same(got, want) && same(in[0], again[0]));
+        ck_assert(explains(c, cases[i].has));
+        ts_compiled_free(c);
+    }
+}

@@ -125,7 +125,11 @@ static ts_tensor *in_place(ts_tensor *a, ts_tensor *b, double x, uint32_t c)
 
 static ts_tensor *reduced(ts_tensor *a, uint32_t which)
 {
-    switch (which % 12) {
+    switch (which % 16) {
+    case 12: return ts_amax_dim(a, 0, which & 16);
+    case 13: return ts_mean_dim(a, 0, which & 16);
+    case 14: return ts_prod_dim(a, 0, which & 16);
+    case 15: return ts_norm(a);
     case 0: return ts_sum(a);
     case 1: return ts_mean_dim(a, -1, true);
     case 2: return ts_sum_dim(a, 0, false);

@@ -7,7 +7,7 @@
 #include "tests/cuda/epilogues.h"
 #include "tests/cuda/errors.h"
 
-enum { INPUTS = 6, OUTPUTS = 3, PRODUCTS = 5, CALLS = 9 };
+enum { INPUTS = 6, OUTPUTS = 3, PRODUCTS = 5, CALLS = 11 };
 
 typedef struct program {
     int product, calls; /* which product, and which calls after it */
@@ -21,7 +21,7 @@ static const char *const product_names[PRODUCTS] = {
     "linear", "mm", "bmm", "gradient of input", "gradient of weight"};
 static const char *const call_names[CALLS] = {
     "gelu, tanh form", "gelu", "gelu with its argument", "gradient of gelu", "add", "add to other",
-    "to f32", "to f32, add", "add in place"};
+    "to f32", "to f32, add", "add in place", "relu", "add, relu"};
 
 static uint32_t draw(uint64_t *state, uint32_t n)
 {
@@ -123,6 +123,8 @@ static ts_status function(void *ctx, ts_tensor *const *in, int n, ts_tensor **ou
     case 4: return TS_STATUS_OF(out[0] = ts_add(y, in[3]));
     case 5: return TS_STATUS_OF(out[0] = ts_tanh(ts_add(in[4], y)));
     case 6: return TS_STATUS_OF(out[0] = p->exact ? y : ts_to(y, TS_F32));
+    case 9: return TS_STATUS_OF(out[0] = ts_relu(y));
+    case 10: return TS_STATUS_OF(out[0] = ts_relu(ts_add(y, in[3])));
     case 7:
         return TS_STATUS_OF(out[0] = ts_add(in[5], p->exact ? y : ts_to(y, TS_F32)));
     default:

@@ -9,7 +9,7 @@
 // SPDX-License-Identifier: MIT
 #include <tessera/backend.h>
 
-#include "tests/cuda/groups.h"
+#include "tests/cuda/folds.h"
 #include "tests/cuda/rows.h"
 
 #include <dirent.h>
@@ -204,6 +204,36 @@ TS_TEST(kernels_of_the_same_calls_on_many_tensors_compile, FOLDER, .loop = 2, .t
     ck_assert_int_gt(calls_in_groups, 4 * groups);
 }
 
+static ts_status decays(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)m;
+    const double *factor = ctx;
+    for (int i = 0; i < n; i++)
+        TS_TRY(out[i] = ts_add(ts_mul_scalar(in[i], i == 5 ? *factor : 0.25 + i), in[i]));
+    return TS_OK;
+}
+
+/** One call of a list of products has the factor 1. */
+TS_TEST(a_factor_of_1_splits_no_list, FOLDER)
+{
+    DEVICE(device);
+    capability = 90;
+    TS_SCOPE;
+    ts_tensor *in[ALIKE_INPUTS], *out[ALIKE_INPUTS];
+    for (int k = 0; k < ALIKE_INPUTS; k++)
+        OK(in[k] = ts_to_device(ts_ones(TS_SIZES(64 + k), TS_F32), device));
+    double factor = 1;
+    ts_compiled *c = ts_compile(decays, &factor, NULL);
+    for (int run = 0; run < 2; run++) {
+        OK(ts_compiled_call(c, in, ALIKE_INPUTS, out, ALIKE_INPUTS));
+        factor = 2; /* the same plan */
+    }
+    ck_assert_int_eq(joined, 2);
+    ck_assert_int_eq(calls_in_groups, 4 * ALIKE_INPUTS);
+    ck_assert_int_eq(ts_compiled_get_stats(c).compiles, 1);
+    ts_compiled_free(c);
+}
+
 /** Each group of a function with calls by rows compiles to one kernel. */
 TS_TEST(kernels_of_groups_by_rows_compile, FOLDER, .loop = 2, .timeout = 300)
 {
@@ -223,6 +253,28 @@ TS_TEST(kernels_of_groups_by_rows_compile, FOLDER, .loop = 2, .timeout = 300)
         ts_compiled_free(c);
     }
     ck_assert_int_gt(groups, 30);
+}
+
+/** Each group of a function with reductions of adjacent dims compiles. */
+TS_TEST(kernels_of_groups_with_folds_compile, FOLDER, .loop = 2, .timeout = 300)
+{
+    DEVICE(device);
+    capability = _i ? 90 : 80;
+    for (uint64_t seed = 0; seed < 48; seed++) {
+        TS_SCOPE;
+        fold_program p = draw_fold(seed + 1000 * (uint64_t)_i);
+        ts_tensor *in[FOLD_INPUTS], *out[FOLD_OUTPUTS];
+        for (int k = 0; k < FOLD_INPUTS; k++)
+            OK(in[k] = fold_input(&p, k, device));
+        ts_compiled *c = ts_compile(fold_function, &p, NULL);
+        ts_status status = ts_compiled_call(c, in, FOLD_INPUTS, out, FOLD_OUTPUTS);
+        ck_assert_msg(status == TS_OK || status == TS_ERR_DEVICE, "seed %llu: %s",
+                      (unsigned long long)p.seed, ts_error_message());
+        ts_error_clear();
+        ts_compiled_free(c);
+    }
+    ck_assert_int_gt(groups, 30);
+    ck_assert_int_gt(calls_in_groups, 3 * groups);
 }
 
 static ts_status chain_of_bytes(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)

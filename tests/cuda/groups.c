@@ -1,7 +1,7 @@
 /** @file groups.c  Fused groups on a GPU: random compiled functions, compared with eager calls. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/explains.h"
-#include "tests/cuda/groups.h"
+#include "tests/cuda/folds.h"
 
 /** True if two results have the same bits, sizes and strides; all NaNs count as equal. */
 static bool same_bits(ts_tensor *a, ts_tensor *b)
@@ -66,6 +66,39 @@ TS_TEST(drawn_groups_have_the_bits_of_calls, .loop = 2, .timeout = 600)
     for (uint64_t seed = 0; seed < 30; seed++)
         compare(seed + 5000 * (uint64_t)_i, device, _i, &fused);
     ck_assert_int_gt(fused, 100);
+}
+
+TS_TEST(drawn_groups_with_folds_have_the_bits_of_calls, .loop = 2, .timeout = 600)
+{
+    GPU(device);
+    int64_t fused = 0;
+    const char *more = getenv("TS_TEST_PROGRAMS"), *from = getenv("TS_TEST_SEED");
+    int n = more ? atoi(more) : 60;
+    for (int i = 0; i < n; i++) {
+        TS_SCOPE;
+        fold_program p = draw_fold((from ? strtoull(from, NULL, 10) : 0) + (uint64_t)i +
+                                   7000 * (uint64_t)_i);
+        ts_tensor *in[FOLD_INPUTS], *out[FOLD_OUTPUTS], *want[FOLD_OUTPUTS];
+        ts_compiled *c = ts_compile(fold_function, &p, TS_OPTS(ts_compile_opts, .graph = _i));
+        ts_manual_seed(p.seed);
+        for (int k = 0; k < FOLD_INPUTS; k++)
+            OK(in[k] = fold_input(&p, k, device));
+        for (int run = 0; run < (_i ? 5 : 2); run++) {
+            TS_SCOPE;
+            p.shift = run * 0.25;
+            OK(ts_compiled_call(c, in, FOLD_INPUTS, out, FOLD_OUTPUTS));
+            OK(fold_function(&p, in, FOLD_INPUTS, want, FOLD_OUTPUTS));
+            for (int k = 0; k < FOLD_OUTPUTS; k++)
+                if (want[k] != TS_NONE && !same_bits(out[k], want[k])) {
+                    ts_explain(c, stderr);
+                    ck_abort_msg("seed %llu, run %d: result %d differs",
+                                 (unsigned long long)p.seed, run, k);
+                }
+        }
+        fused += ts_compiled_get_stats(c).fused;
+        ts_compiled_free(c);
+    }
+    ck_assert_int_gt(fused, n);
 }
 
 /** The same calls on tensors of several sizes are one kernel. */

@@ -211,7 +211,7 @@ static inline ts_status alike_function(void *ctx, ts_tensor *const *in, int n, t
         for (int c = 0; c < 1 + p->calls % 4 && t; c++)
             switch (below(d, 5)) {
             case 0: t = ts_to(t, ts_dtype_of(t) == TS_F32 ? TS_BF16 : TS_F32); break;
-            case 1: t = ts_mul_scalar(t, 0.53 + 0.125 * i + p->shift); break; /* never 1 */
+            case 1: t = ts_mul_scalar(t, 0.25 * (1 + i) + p->shift); break; /* once 1 */
             case 2: t = t == in[i] ? ts_add_scalar_(t, 1 + p->shift) : ts_neg(t); break;
             case 3: t = ts_add(t, ts_square(t)); break;
             default: t = DRAWN(group_unary)(t);
