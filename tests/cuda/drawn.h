@@ -9,8 +9,8 @@
 
 static uint64_t state;
 
-/** Seeds drawn() and the library's generator with `seed` plus the environment variable TS_TEST_SEED,
- *  if it is set. */
+/** Seeds drawn() and the library's generator with `seed`, plus the environment variable
+ *  TS_TEST_SEED if it is set. */
 static inline void seed_draws(uint64_t seed)
 {
     const char *more = getenv("TS_TEST_SEED");

@@ -1,5 +1,5 @@
-/** @file norms.c  Norms and cross-entropy on CUDA over random rows, compared with the CPU in f64. Rows
- * at another address and a second call give the same bits. */
+/** @file norms.c  Norms and cross-entropy on CUDA over random rows, compared with the CPU in f64.
+ * Rows at another address and a second call give the same bits. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/drawn.h"
 
