@@ -105,9 +105,9 @@ TS_API ts_status ts_safetensors_save(const char *path, const char *const *names,
 
 /**
  * Reads a NumPy file of version 1.0, 2.0 or 3.0, in C or Fortran order, into a contiguous CPU
- * tensor. Accepts little-endian f8, f4, f2, i8 and i4, and u1 and b1; other types, and objects
- * (pickles), are TS_ERR_DTYPE. Further errors: TS_ERR_IO, TS_ERR_FORMAT, TS_ERR_NULL,
- * TS_ERR_MEMORY.
+ * tensor. Accepts f8, f4, f2, i8, i4, i2, u4 and u2 in both byte orders, and i1, u1 and b1; i1, i2
+ * and u2 become i32, u4 becomes i64. Other types, and objects (pickles), are TS_ERR_DTYPE. Further
+ * errors: TS_ERR_IO, TS_ERR_FORMAT, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_tensor *ts_npy_load(const char *path);
 /** Writes a CPU tensor as version 1.0 in C order. Errors: TS_ERR_DEVICE (not on the CPU),
