@@ -192,13 +192,14 @@ TS_API ts_status ts_cifar_load(const char *path, int classes, ts_tensor **images
 typedef struct ts_csv_load_opts {
     size_t size;        /**< sizeof(ts_csv_load_opts) */
     char separator;     /**< ',', ';', '|' or a tab; 0: ',' */
-    int64_t skip_lines; /**< lines to skip at the start, such as column names; empty lines do not
-                             count */
+    int64_t skip_lines; /**< lines to skip at the start, such as column names; lines of blanks do
+                             not count; a quoted cell may contain line ends */
 } ts_csv_load_opts;
 /**
  * Reads a table of numbers into a new CPU tensor, (rows, columns) f64. All rows have the same
- * number of cells. Numbers have a decimal point in every locale. An empty cell is NaN; empty lines,
- * and a UTF-8 byte order mark at the start, are skipped.
+ * number of cells. Lines end with LF, CR LF or CR. Cells may be quoted (RFC 4180) and have spaces
+ * and tabs around them. Numbers have a decimal point in every locale. An empty cell is NaN; lines
+ * of blanks, and a UTF-8 byte order mark at the start, are skipped.
  * @param opts  NULL: defaults
  * Errors as ts_idx_load(), and TS_ERR_VALUE (options); a message names line and column.
  */

@@ -131,6 +131,36 @@ TS_TEST(tables_of_numbers_are_read, IN_FOLDER)
               (double[]){1, 2}, 16);
 }
 
+TS_TEST(cells_may_be_quoted_and_have_blanks_around_them, IN_FOLDER)
+{
+    static const struct {
+        const char *text;
+        double values[4];
+    } right[] = {{"\"1\",\"-2.5\"\n3,\"4\"", {1, -2.5, 3, 4}},
+                 {"\"1\" , \"2\"\t\r\n\t\" 3 \",4 \t\n", {1, 2, 3, 4}},
+                 {"1,2\r3,4\r", {1, 2, 3, 4}},
+                 {"1,2\r\r\n\n3,4", {1, 2, 3, 4}},
+                 {"1, 2\t\n \t\n3,4\t\n  ", {1, 2, 3, 4}}};
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        TS_SCOPE;
+        ts_tensor *t = table(right[i].text, NULL);
+        ck_values(t, TS_F64, right[i].values, sizeof right[i].values);
+        ck_assert_int_eq(ts_size(t, 0), 2);
+    }
+    TS_SCOPE;
+    const double *x = ts_data(table("\"\",\"1\"\r,\n", NULL));
+    ck_assert(isnan(x[0]) && x[1] == 1 && isnan(x[2]) && isnan(x[3]));
+    ts_csv_load_opts tabs = {.size = sizeof tabs, .separator = '\t'};
+    x = ts_data(table("1 \t\t 2\t\r\t\t\t4\n", &tabs));
+    ck_assert(x[0] == 1 && isnan(x[1]) && x[2] == 2 && isnan(x[4]) && isnan(x[6]) && x[7] == 4);
+    /* names with separators, quotes and line ends are one line */
+    ts_csv_load_opts skip = {.size = sizeof skip, .skip_lines = 2};
+    ck_values(table("a 5\" disc\n\"a,b\n\"\"c\"\"\r\",d\n1,2\n", &skip), TS_F64,
+              (double[]){1, 2}, 16);
+    ck_assert_ptr_null(table("\na\n\"a,b\r\n\"\"c\"\"\r\"\r1\r\nx", &skip));
+    ck_failed(TS_ERR_FORMAT, "line 7, column 1: expected a number, got 'x'");
+}
+
 TS_TEST(tables_that_break_a_rule_are_named, IN_FOLDER)
 {
     TS_SCOPE;
@@ -140,7 +170,14 @@ TS_TEST(tables_that_break_a_rule_are_named, IN_FOLDER)
                  {"1,2\n3,4 5\n", "line 2, column 2: expected a number, got '4 5'"},
                  {"1,2\n3\n", "line 2: expected 2 columns, got 1"},
                  {"1\n2,3", "line 2: expected 1 columns, got 2"},
-                 {"1,\"2\"\n", "got '\"2\"'"},
+                 {"1,\"2\n", "line 1, column 2: expected a number, got '\"2'"},
+                 {"1,\"2\"3\n", "got '\"2\"3'"},
+                 {"1,2\"\n", "got '2\"'"},
+                 {"\"1,2\",3\n", "column 1: expected a number, got '1,2'"},
+                 {"1,\"2\"\"\"\n", "got '2\"\"'"},
+                 {"1\r\n\"\n2\"\r3", "line 2, column 1: expected a number, got '\\x0a2'"},
+                 {"1\r\n\"2\r\n\"\r3", "line 2, column 1: expected a number, got '2\\x0d\\x0a'"},
+                 {"1,2\r3\r", "line 2: expected 2 columns, got 1"},
                  {"\n\n", "expected a row of numbers"},
                  {"", "expected a row of numbers"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
