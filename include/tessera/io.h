@@ -149,16 +149,18 @@ TS_API ts_status ts_npz_save(const char *path, const char *const *names, ts_tens
 typedef struct ts_png_opts {
     size_t size;        /**< sizeof(ts_png_opts) */
     int channels;       /**< C: 1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha; 0: as in the file,
-                             where a palette is RGB, with alpha if it has transparent colours */
-    bool indices;       /**< if the image has a palette, return palette indices (1, H, W), such as
-                             the classes of a mask, and ignore `channels` */
+                             where a palette is RGB and transparent colours (tRNS) add alpha */
+    bool indices;       /**< return the integers that the file stores for a palette or grey image,
+                             such as the classes of a mask: palette indices, or grey values without
+                             alpha and without scaling, (1, H, W), i32 if they have 16 bits and
+                             else u8; `channels` is ignored. No effect on RGB images */
     int64_t max_pixels; /**< limit of H * W, up to 2^40; larger images are TS_ERR_FORMAT; 0: 2^26 */
 } ts_png_opts;
 /**
  * Reads a PNG image into a new CPU tensor (C, H, W), u8, whose channels are adjacent in memory
- * (channels-last). Scales 16-bit values to 8 bits. Conversion to grey is 0.299 R + 0.587 G +
- * 0.114 B; added alpha is 255; removed alpha does not change the colours. Opens libpng at first
- * use.
+ * (channels-last). A value v of b bits becomes v * 255 / (2^b - 1), rounded; gamma and colour
+ * profiles of the file are ignored. Conversion to grey is 0.299 R + 0.587 G + 0.114 B; added alpha
+ * is 255; removed alpha does not change the colours. Opens libpng at first use.
  * @param opts  NULL: defaults
  * Errors: TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_IO, TS_ERR_FORMAT, TS_ERR_UNSUPPORTED (no libpng),
  * TS_ERR_MEMORY.

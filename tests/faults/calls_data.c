@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "tests/faults/calls.h"
 #include "tests/io/folder.h"
+#include "tests/io/png_file.h"
 
 static int64_t four(void *payload) { return (void)payload, 4; }
 static ts_status numbered(void *payload, int64_t index, ts_tensor **sample)
@@ -123,6 +124,14 @@ CALLS_WITH(pictures, 0, IN_FOLDER)
         return; /* no libpng */
     FAULTY(f, ts_png_save(in_folder("b.png"), t));
     NEW(ts_png_load(in_folder("a.png"), NULL));
+    NEW(ts_png_load(in_folder("a.png"), TS_OPTS(ts_png_opts, .channels = 2)));
+    static const uint16_t values[3 * 5] = {0, 1, 2, 3, 300, 65535};
+    unsigned char *file = malloc(65000);
+    write_file(in_folder("c.png"), file,
+               png_write(file, &(png_picture){5, 3, 16, 0, true, values}, NULL, 0));
+    free(file);
+    NEW(ts_png_load(in_folder("c.png"), NULL));
+    NEW(ts_png_load(in_folder("c.png"), TS_OPTS(ts_png_opts, .indices = true)));
 }
 
 CALLS_WITH(data_sets, 0, IN_FOLDER)
