@@ -149,7 +149,8 @@ TS_TEST(hooks_of_a_list_see_and_replace_all_inputs)
 {
     TS_SCOPE;
     ts_module *m = ts_activation_new("ReLU", ts_relu);
-    const ts_forward_hook hook = {.size = sizeof hook, .before_list = swap_ends, .payload = "s",
+    char letter[] = "s";
+    const ts_forward_hook hook = {.size = sizeof hook, .before_list = swap_ends, .payload = letter,
                                   .after = add_first, .after_list = add_inputs};
     ck_assert_int_eq(ts_module_set_forward_list(m, weigh), TS_OK);
     ts_tensor *x[] = {ts_full(TS_SIZES(1), TS_SCALAR(1.0), TS_F64),
