@@ -1,8 +1,10 @@
 /**
- * @file idx.c  Readers of image data sets in binary files: IDX (MNIST) and the records of CIFAR.
+ * @file idx.c  Readers of image data sets in binary files: IDX, MNIST and the records of CIFAR.
  */
 // SPDX-License-Identifier: MIT
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/tensor.h"
 #include "include/tessera/io.h"
@@ -82,6 +84,72 @@ ts_tensor *ts_idx_load(const char *path)
                        : NULL;
     ts_file_close(fd);
     return ts_keep(t);
+}
+
+/* ------------------------------------------------------------------------------- MNIST ---- */
+
+#define MNIST_BAD(...) ts_fail_op(TS_ERR_FORMAT, "mnist_load", NULL, NULL, __VA_ARGS__)
+
+/** Reads one of the four files, DIR/NAME-idxN-ubyte with N = ndim. */
+static ts_tensor *read_one(const char *dir, const char *name, int ndim)
+{
+    char path[4096], sizes[200];
+    for (int i = 0, found = 0; i < 2 && !found; i++) {
+        snprintf(path, sizeof path, "%s/%s%cidx%d-ubyte", dir, name, "-."[i], ndim);
+        found = access(path, F_OK) == 0;
+        if (i && !found) {
+            ts_fail_op(TS_ERR_IO, "mnist_load", NULL, "decompress downloads with gunzip",
+                       "'%s': expected the four files of MNIST, found no %s-idx%d-ubyte", dir, name,
+                       ndim);
+            return NULL;
+        }
+    }
+    ts_tensor *t = ts_idx_load(path);
+    if (!t || (t->ndim == ndim && t->dtype == TS_U8))
+        return t;
+    ts_format_sizes(sizes, sizeof sizes, t->sizes, t->ndim);
+    MNIST_BAD("'%s': expected u8 with %d dims, got %s %s", path, ndim,
+              ts_dtype_name((ts_dtype)t->dtype), sizes);
+    return NULL;
+}
+
+/** Reads a part, "train" or "t10k": x[0] receives the images, x[1] the labels. */
+static ts_status read_part(const char *dir, const char *part, int classes, ts_tensor *x[2])
+{
+    char name[2][16];
+    snprintf(name[0], sizeof *name, "%s-images", part);
+    snprintf(name[1], sizeof *name, "%s-labels", part);
+    TS_TRY(x[0] = read_one(dir, name[0], 3));
+    TS_TRY(x[1] = read_one(dir, name[1], 1));
+    if (!x[0]->sizes[0] || x[0]->sizes[0] != x[1]->sizes[0])
+        return MNIST_BAD("'%s': expected a label for each of at least one image, got "
+                         "%lld %s and %lld %s", dir, (long long)x[0]->sizes[0], name[0],
+                         (long long)x[1]->sizes[0], name[1]);
+    const unsigned char *label = (const unsigned char *)x[1]->data;
+    for (int64_t i = 0; i < x[1]->numel; i++)
+        if (label[i] >= classes)
+            return MNIST_BAD("'%s': expected classes below %d, got %d at position "
+                             "%lld of %s", dir, classes, label[i], (long long)i, name[1]);
+    return TS_STATUS_OF(x[1] = ts_to(x[1], TS_I64));
+}
+
+ts_status ts_mnist_load(const char *dir, int classes, ts_tensor **images, ts_tensor **labels,
+                        ts_tensor **test_images, ts_tensor **test_labels)
+{
+    ts_tensor *x[4], **to[] = {images, labels, test_images, test_labels};
+    TS_TRY(TS_CHECK_POINTERS(dir, images, labels, test_images, test_labels));
+    TS_TRY(TS_CHECK_VALUE(classes, classes >= 1 && classes <= 256, "1 to 256"));
+    TS_SCOPE;
+    TS_TRY(read_part(dir, "train", classes, x));
+    TS_TRY(read_part(dir, "t10k", classes, x + 2));
+    if (x[0]->sizes[1] != x[2]->sizes[1] || x[0]->sizes[2] != x[2]->sizes[2])
+        return MNIST_BAD("'%s': expected images of equal sizes, got %lld x %lld in "
+                         "train-images and %lld x %lld in t10k-images", dir,
+                         (long long)x[0]->sizes[1], (long long)x[0]->sizes[2],
+                         (long long)x[2]->sizes[1], (long long)x[2]->sizes[2]);
+    for (int i = 0; i < 4; i++)
+        *to[i] = ts_keep(x[i]);
+    return TS_OK;
 }
 
 /* ------------------------------------------------------------------------------- CIFAR ---- */

@@ -181,6 +181,19 @@ TS_API ts_status ts_png_save(const char *path, ts_tensor *t);
  */
 TS_API ts_tensor *ts_idx_load(const char *path);
 /**
+ * Reads the four files of MNIST, or of a data set with the same names such as Fashion-MNIST, into
+ * new CPU tensors: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
+ * t10k-labels-idx1-ubyte, decompressed. The names may have a '.' before "idx" instead of the '-'.
+ * @param dir      folder of the files
+ * @param classes  1 to 256; labels are below
+ * @param images, labels  receive those of training, (N, H, W) u8 and (N) i64, N >= 1
+ * @param test_images, test_labels  receive those of the test, (M, H, W) and (M), M >= 1
+ * Errors as ts_idx_load(), and TS_ERR_VALUE (classes); TS_ERR_FORMAT if the files do not belong
+ * together.
+ */
+TS_API ts_status ts_mnist_load(const char *dir, int classes, ts_tensor **images, ts_tensor **labels,
+                               ts_tensor **test_images, ts_tensor **test_labels);
+/**
  * Reads one file of the binary version of CIFAR-10 or CIFAR-100 into new CPU tensors.
  * @param classes  10, or 100, for which the fine labels are read
  * @param images   receives (N, 3, 32, 32) u8

@@ -72,6 +72,80 @@ TS_TEST(idx_files_that_break_a_rule_are_named, IN_FOLDER)
     ck_failed(TS_ERR_IO, "absent");
 }
 
+/* ------------------------------------------------------------------------------- MNIST ---- */
+
+/** Writes an IDX file of u8 with n x height x width elements i % 10, or of n if height is 0. */
+static void make_mnist(const char *name, int n, int height, int width)
+{
+    unsigned char bytes[16 + 400] = {0, 0, 8, height ? 3 : 1, [7] = (unsigned char)n};
+    int at = height ? 16 : 8, size = n * (height ? height * width : 1);
+    if (height)
+        bytes[11] = (unsigned char)height, bytes[15] = (unsigned char)width;
+    for (int i = 0; i < size; i++)
+        bytes[at + i] = (unsigned char)(i % 10);
+    make(name, bytes, (size_t)(at + size));
+}
+
+TS_TEST(files_of_mnist_become_images_and_labels, IN_FOLDER)
+{
+    TS_SCOPE;
+    ts_tensor *x[4];
+    make_mnist("train-images-idx3-ubyte", 11, 4, 5);
+    make_mnist("train-labels-idx1-ubyte", 11, 0, 0);
+    make_mnist("t10k-images.idx3-ubyte", 3, 4, 5); /* the name that some programs extract */
+    make_mnist("t10k-labels-idx1-ubyte", 3, 0, 0);
+    ck_ok(ts_mnist_load(test_folder, 10, &x[0], &x[1], &x[2], &x[3]));
+    ck_values(x[1], TS_I64, (int64_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0}, 88);
+    ck_values(x[3], TS_I64, (int64_t[]){0, 1, 2}, 24);
+    ck_assert_int_eq(ts_size(x[0], 0), 11);
+    ck_assert_int_eq(ts_size(x[2], 1), 4);
+    ck_assert_int_eq(((const unsigned char *)ts_data(x[2]))[59], 9);
+}
+
+TS_TEST(files_of_mnist_that_do_not_belong_together_are_named, IN_FOLDER)
+{
+    static const struct {
+        const char *name; /* of a file that is replaced by one with these sizes */
+        int n, height, width;
+        ts_status code;
+        const char *message;
+    } wrong[] = {{"train-labels-idx1-ubyte", 8, 0, 0, TS_ERR_FORMAT,
+                  "got 9 train-images and 8 train-labels"},
+                 {"t10k-labels-idx1-ubyte", 10, 0, 0, TS_ERR_FORMAT,
+                  "got 9 t10k-images and 10 t10k-labels"},
+                 {"t10k-images-idx3-ubyte", 9, 5, 4, TS_ERR_FORMAT,
+                  "got 4 x 5 in train-images and 5 x 4 in t10k-images"},
+                 {"train-images-idx3-ubyte", 9, 0, 0, TS_ERR_FORMAT, "expected u8 with 3 dims, got "
+                  "u8 (9)"},
+                 {"t10k-labels-idx1-ubyte", 3, 3, 1, TS_ERR_FORMAT, "expected u8 with 1 dims, got "
+                  "u8 (3, 3, 1)"},
+                 {"train-labels-idx1-ubyte", -1, 0, 0, TS_ERR_IO, "expected the four files of "
+                  "MNIST, found no train-labels-idx1-ubyte"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        TS_SCOPE;
+        ts_tensor *x[4];
+        make_mnist("train-images-idx3-ubyte", 9, 4, 5);
+        make_mnist("train-labels-idx1-ubyte", 9, 0, 0);
+        make_mnist("t10k-images-idx3-ubyte", 9, 4, 5);
+        make_mnist("t10k-labels-idx1-ubyte", 9, 0, 0);
+        if (wrong[i].n >= 0)
+            make_mnist(wrong[i].name, wrong[i].n, wrong[i].height, wrong[i].width);
+        else
+            unlink(in_folder(wrong[i].name));
+        ck_assert_int_eq(ts_mnist_load(test_folder, 9, &x[0], &x[1], &x[2], &x[3]), wrong[i].code);
+        ck_failed(wrong[i].code, wrong[i].message);
+    }
+    TS_SCOPE;
+    ts_tensor *x[4];
+    make_mnist("train-labels-idx1-ubyte", 9, 0, 0);
+    ck_assert_int_eq(ts_mnist_load(test_folder, 7, &x[0], &x[1], &x[2], &x[3]), TS_ERR_FORMAT);
+    ck_failed(TS_ERR_FORMAT, "expected classes below 7, got 7 at position 7 of train-labels");
+    for (int i = 0; i < 2; i++)
+        make_mnist(i ? "train-images-idx3-ubyte" : "train-labels-idx1-ubyte", 0, 4 * i, 5);
+    ck_assert_int_eq(ts_mnist_load(test_folder, 9, &x[0], &x[1], &x[2], &x[3]), TS_ERR_FORMAT);
+    ck_failed(TS_ERR_FORMAT, "at least one image, got 0 train-images and 0 train-labels");
+}
+
 /* ------------------------------------------------------------------------------- CIFAR ---- */
 
 TS_TEST(cifar_records_become_images_and_labels, .loop = 2, IN_FOLDER)
