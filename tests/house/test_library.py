@@ -25,8 +25,8 @@ RELEASE = sys.argv.pop(1) == "yes"
 FORBIDDEN = {"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__assert",
              "siglongjmp"}
 SETJMP = re.compile(r"setjmp\.h|\blongjmp|_longjmp")
-ROOMS = ("autograd", "backends", "compile", "core", "dispatch", "include", "io", "layers", "nn", "ops",
-         "profile", "report", "tracing")
+ROOMS = ("autograd", "backends", "compile", "core", "dispatch", "include", "io", "layers", "nn",
+         "ops", "profile", "report", "tracing")
 
 
 def symbols(*options):
