@@ -2,7 +2,7 @@
 # Short wrappers around meson; `meson setup build && meson test -C build` works too.
 .DEFAULT_GOAL := help
 # Values of user settings are literal text: neither make nor the shell expands them.
-SETTINGS := ARCHS CLASSES DATA DEVICE HARNESS OUT OVERWRITE RESUME SECONDS SEED STEPS
+SETTINGS := ARCHS BATCH CLASSES DATA DEVICE HARNESS OUT OVERWRITE RESUME SECONDS SEED SIZE STEPS WIDTH
 $(foreach name,$(SETTINGS),$(eval override $(name) := $$(value $(name))))
 export $(SETTINGS)
 .PHONY: help setup build train unet study test test-quick test-full sanitize sanitize-quick tsan aarch64 \
@@ -32,11 +32,12 @@ train: build/build.ninja ## train a GPT; STEPS= OUT= SEED= DATA= DEVICE=cpu|cuda
 	    set -x; build/examples/train_gpt --data "$${DATA:-build/corpus.txt}" \
 	    --out "$${OUT:-runs/gpt}" $(RUN_OPTIONS)
 
-unet: build/build.ninja ## train a U-Net; DATA= CLASSES= STEPS= OUT= SEED= DEVICE= AMP=1 COMPILE=1 RESUME=1 OVERWRITE=1
+unet: build/build.ninja ## train a U-Net; DATA= CLASSES= SIZE= WIDTH= BATCH= AMP=1, and the settings of train
 	@ninja -C build trainer
 	@if [ -z "$$OUT$$RESUME" ]; then OVERWRITE=1; fi; \
 	    set -x; build/examples/unet --out "$${OUT:-runs/unet}" $(RUN_OPTIONS) $${AMP:+--amp} \
-	    $${DATA:+--data "$$DATA"} $${CLASSES:+--classes "$$CLASSES"}
+	    $${DATA:+--data "$$DATA"} $${CLASSES:+--classes "$$CLASSES"} $${SIZE:+--size "$$SIZE"} \
+    $${WIDTH:+--width "$$WIDTH"} $${BATCH:+--batch "$$BATCH"}
 
 test: build-for-tests build-asan/build.ninja ## run all tests but the slow ones
 # Without the op suite in the baseline variant, which `make sanitize-quick` runs, and without interrupted

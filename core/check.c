@@ -47,7 +47,7 @@ static const char *noun_of(const char *name, bool object)
         {false, "a list", "argv args rets values inputs outputs parts knobs"},
         {false, "a function", "fn visit write hook kernel callback get length forward step"},
         {false, "a rule", "rule"},
-        {false, "an address for a tensor", "images labels"},
+        {false, "an address for a tensor", "images labels test_images test_labels"},
         {false, "options", "opts"},
         {false, "a ts_module_type", "type"},
         {false, "a ts_training", "training"},

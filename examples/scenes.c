@@ -1,11 +1,15 @@
 /** @file scenes.c  Draws scenes, reads pairs of files, and saves pictures. */
 // SPDX-License-Identifier: MIT
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "scenes.h"
+
+enum { MOST_PATH = 4200 };
 
 /** class: 0 background, 1 disc, 2 box. pattern: 0 flat, 1 stripes, 2 checks, which add or subtract
  *  `contrast` to the colour (0 to 1) and change every `period` pixels. (x, y): the centre; width
@@ -88,10 +92,15 @@ static ts_status draw_scene(void *payload, int64_t index, ts_tensor **sample)
 
 static int64_t all_scenes(void *payload) { return (void)payload, INT64_C(1) << 41; }
 
-void scenes_draw(scenes *s, uint64_t seed, int64_t size)
+ts_status scenes_draw(scenes *s, uint64_t seed, int64_t size, int64_t classes)
 {
-    *s = (scenes){{sizeof s->dataset, all_scenes, draw_scene, s, 2}, .seed = seed, .size = size,
-                  .classes = SCENE_CLASSES};
+    *s = (scenes){{sizeof s->dataset, all_scenes, draw_scene, s, 2}, .seed = seed, .size = size};
+    return classes == SCENE_CLASSES
+               ? TS_OK
+               : ts_error_set_hint(TS_ERR_VALUE, "--classes is for masks of --data",
+                                   "scenes: argument '--classes': expected %d for drawn scenes "
+                                   "(background, disc, box), got %lld", SCENE_CLASSES,
+                                   (long long)classes);
 }
 
 /* ----------------------------------------------------------------------- pairs of files ---- */
@@ -102,7 +111,8 @@ static int64_t count_pairs(void *payload) { return ((scenes *)payload)->n; }
 static ts_status check_mask(const scenes *s, const char *name, ts_tensor *image, ts_tensor *mask)
 {
     int64_t height = ts_size(image, 1), width = ts_size(image, 2), most;
-    const unsigned char *at = ts_data(mask);
+    TS_TRY(mask = ts_to(mask, TS_I64));
+    const int64_t *at = ts_data(mask);
     if (ts_size(mask, 1) != height || ts_size(mask, 2) != width || height < s->size ||
         width < s->size)
         return ts_error_set(TS_ERR_SHAPE, "scenes: '%s': expected an image of at least %lld x %lld "
@@ -129,12 +139,17 @@ static ts_tensor *middle(ts_tensor *t, int64_t size)
     return t;
 }
 
+/** Writes the path of file `index` of "images" or "masks". */
+static void path_of(const scenes *s, const char *part, int64_t index, char path[MOST_PATH])
+{
+    snprintf(path, MOST_PATH, "%s/%s/%s", s->folder, part, s->names[index]);
+}
+
 static ts_status read_pair(void *payload, int64_t index, ts_tensor **sample)
 {
     const scenes *s = payload;
-    char path[2][4200];
-    snprintf(path[0], sizeof path[0], "%s/images/%s", s->folder, s->names[index]);
-    snprintf(path[1], sizeof path[1], "%s/masks/%s", s->folder, s->names[index]);
+    char path[2][MOST_PATH];
+    path_of(s, "images", index, path[0]), path_of(s, "masks", index, path[1]);
     ts_tensor *image = ts_png_load(path[0], TS_OPTS(ts_png_opts, .channels = 3)),
               *mask = ts_png_load(path[1], TS_OPTS(ts_png_opts, .channels = 1, .indices = true));
     TS_TRY(image);
@@ -162,7 +177,7 @@ static int is_png(const struct dirent *entry)
 
 ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t classes, bool augment)
 {
-    char path[4200];
+    char path[MOST_PATH];
     struct dirent **found = NULL;
     *s = (scenes){{sizeof s->dataset, count_pairs, read_pair, s, 2}, .size = size,
                   .classes = classes, .augment = augment, .folder = strdup(folder)};
@@ -182,6 +197,12 @@ ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t class
     for (int64_t i = 0; i < n; i++)
         if (!s->names || !s->names[i])
             return ts_error_memory("the names of images", n);
+    for (int64_t i = 0; i < 2 * s->n; i++) {
+        path_of(s, i % 2 ? "masks" : "images", i / 2, path);
+        if (access(path, R_OK) != 0)
+            return ts_error_set(TS_ERR_IO, "scenes: expected an image and a mask for each name, "
+                                "cannot read '%s': %s", path, strerror(errno));
+    }
     return TS_OK;
 }
 

@@ -27,14 +27,16 @@ typedef struct scenes {
 /**
  * Sets *s to a dataset of 2^41 drawn scenes. A scene depends only on the seed and its index. Shapes
  * are brighter than the background on average; only their outlines distinguish discs from boxes.
+ * TS_ERR_VALUE unless classes is SCENE_CLASSES.
  */
-void scenes_draw(scenes *s, uint64_t seed, int64_t size);
+ts_status scenes_draw(scenes *s, uint64_t seed, int64_t size, int64_t classes);
 
 /**
  * Sets *s to a dataset of the PNG files in `folder`/images, with masks of the same names in
  * `folder`/masks. The class of a pixel is the mask's grey value or palette index, below `classes`.
  * Images are at least size x size; the loader's threads read and check images and masks. Errors:
- * TS_ERR_IO if there are no PNG files, TS_ERR_MEMORY. Call scenes_close() also after an error.
+ * TS_ERR_IO if there are no PNG files or an image or mask cannot be read, TS_ERR_MEMORY. Call
+ * scenes_close() also after an error.
  */
 ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t classes, bool augment);
 /** Frees what scenes_open() allocated. */

@@ -412,10 +412,15 @@ static ts_status go(run *r)
         ts_run_open(r->out, TS_OPTS(ts_run_opts, .resume = r->resume, .overwrite = r->overwrite,
                                     .outputs = outputs, .noutputs = 4));
     TS_TRY(r->folder);
+    TS_TRY(ts_run_settings(r->folder, (const char *[]){"--seed"}, &r->seed, 1));
     if (r->resume) {
         TS_TRY(ts_training_resume(&r->state, r->out, r->text, sizeof r->text));
         fprintf(stderr, "resuming at %s\n", r->text);
     }
+    if (r->state.step > r->steps)
+        return ts_error_set(TS_ERR_VALUE, "train_gpt: argument '--steps': expected at least %lld, "
+                            "the step of the checkpoint, got %lld", (long long)r->state.step,
+                            (long long)r->steps);
     if (unigram_entropy(r) != TS_OK && !r->stopped)
         return ts_error_code();
     ts_error_clear();

@@ -56,23 +56,6 @@ static ts_tensor *logits_of(run *r, ts_tensor *x)
     return ts_forward(r->state.model, x);
 }
 
-/** Cross entropy plus a Dice loss (Milletari et al. 2016), 0-dim. The Dice loss of a class is
- *  1 - 2 sum(p t) / (sum(p + t) + 1) over all pixels of the batch, with softmax probabilities p and
- *  targets t (1 in the class, else 0). Its mean over the classes gives a class of few pixels the
- *  weight of the background. logits: (B, classes, size, size) f32; y: (B, size, size) i64. */
-static ts_tensor *loss_of(run *r, ts_tensor *logits, ts_tensor *y)
-{
-    static const int64_t pixels[] = {0, 2, 3};
-    ts_tensor *classes = ts_arange(0, r->classes, 1, TS_I64),
-              *p = ts_softmax(logits, 1),
-              *is = ts_to(ts_eq(ts_unsqueeze(y, 1), ts_reshape(classes, TS_SIZES(1, -1, 1, 1))),
-                          TS_F32),
-              *both = ts_sum_dims(ts_mul(p, is), pixels, 3, false),
-              *sizes = ts_sum_dims(ts_add(p, is), pixels, 3, false),
-              *dice = ts_div(ts_mul_scalar(both, 2), ts_add_scalar(sizes, 1));
-    return ts_sub(ts_cross_entropy(logits, y), ts_add_scalar(ts_mean(dice), -1));
-}
-
 /** One training step on images in[0], (B, 3, size, size) f32, and their classes in[1],
  *  (B, size, size) i64. *out: the loss, 0-dim. */
 static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
@@ -80,7 +63,7 @@ static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, 
     (void)n, (void)m;
     run *r = ctx;
     TS_SCOPE;
-    ts_tensor *loss = loss_of(r, ts_to(logits_of(r, in[0]), TS_F32), in[1]);
+    ts_tensor *loss = unet_loss(ts_to(logits_of(r, in[0]), TS_F32), in[1]);
     TS_TRY(ts_backward(loss));
     TS_TRY(ts_optimizer_step(r->state.optimizer));
     ts_optimizer_zero_grad(r->state.optimizer);
@@ -200,7 +183,7 @@ static ts_status open_data(run *r)
     scenes *parts[] = {&r->train, &r->held_out};
     for (int i = 0; i < 2; i++)
         if (drawn)
-            scenes_draw(parts[i], (uint64_t)r->seed, r->size);
+            TS_TRY(scenes_draw(parts[i], (uint64_t)r->seed, r->size, r->classes));
         else
             TS_TRY(scenes_open(parts[i], r->data, r->size, r->classes, i == 0));
     TS_TRY(r->state.loader = ts_loader_new(&r->train.dataset, &opts));
@@ -214,7 +197,8 @@ static ts_status go(run *r)
     TS_SCOPE;
     static const char *const columns[] = {"step", "loss", "val_iou", "val_accuracy", "lr",
                                           "images_per_s", "run"},
-                      *const outputs[] = {"loss.svg", "validation.png"};
+                      *const outputs[] = {"loss.svg", "validation.png"},
+                      *const settings[] = {"--batch", "--width", "--classes", "--size", "--seed"};
     ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 3e-3);
     adamw.beta2 = 0.99; // small batches: average the squared gradients over fewer steps
     if (r->size % 16)
@@ -234,10 +218,16 @@ static ts_status go(run *r)
         ts_run_open(r->out, TS_OPTS(ts_run_opts, .resume = r->resume, .overwrite = r->overwrite,
                                     .outputs = outputs, .noutputs = 2));
     TS_TRY(r->folder);
+    TS_TRY(ts_run_settings(r->folder, settings, (int64_t[]){r->batch, r->width, r->classes, r->size,
+                                                            r->seed}, 5));
     if (r->resume) {
         TS_TRY(ts_training_resume(&r->state, r->out, r->text, sizeof r->text));
         fprintf(stderr, "resuming at %s\n", r->text);
     }
+    if (r->state.step > r->steps)
+        return ts_error_set(TS_ERR_VALUE, "unet: argument '--steps': expected at least %lld, the "
+                            "step of the checkpoint, got %lld", (long long)r->state.step,
+                            (long long)r->steps);
     if (r->compile)
         TS_TRY(r->compiled = ts_compile(learn, r, TS_OPTS(ts_compile_opts, .name = "step",
                                                           .graph = true, .replay = true)));
@@ -261,8 +251,8 @@ int main(int argc, char **argv)
         {"--out", "folder of the run", .text = &r.out, .value = "DIR"},
         {"--data", "folder of images/*.png and masks/*.png, instead of drawn scenes",
          .text = &r.data, .value = "DIR"},
-        {"--classes", "classes in the masks of --data", .number = &r.classes, .least = 2,
-         .most = MOST_CLASSES},
+        {"--classes", "classes in the masks of --data; drawn scenes have 3", .number = &r.classes,
+         .least = 2, .most = MOST_CLASSES},
         {"--device", "auto (CUDA or else CPU), cpu, cuda or a device name", .text = &r.device_name,
          .value = "NAME"},
         {"--steps", "steps of the whole run", .number = &r.steps, .least = 1, .most = MOST},

@@ -1,4 +1,4 @@
-/** @file unet_model.c  The U-Net as a module of modules. */
+/** @file unet_model.c  The U-Net as a module of modules, and its loss. */
 // SPDX-License-Identifier: MIT
 #include <math.h>
 
@@ -81,4 +81,17 @@ ts_module *unet_new(int64_t width, int64_t classes)
         return m;
     ts_module_free(m);
     return NULL;
+}
+
+ts_tensor *unet_loss(ts_tensor *logits, ts_tensor *y)
+{
+    static const int64_t pixels[] = {0, 2, 3};
+    ts_tensor *classes = ts_arange(0, ts_size(logits, 1), 1, TS_I64),
+              *p = ts_softmax(logits, 1),
+              *is = ts_to(ts_eq(ts_unsqueeze(y, 1), ts_reshape(classes, TS_SIZES(1, -1, 1, 1))),
+                          TS_F32),
+              *both = ts_sum_dims(ts_mul(p, is), pixels, 3, false),
+              *sizes = ts_sum_dims(ts_add(p, is), pixels, 3, false),
+              *dice = ts_div(ts_mul_scalar(both, 2), ts_add_scalar(sizes, 1));
+    return ts_sub(ts_cross_entropy(logits, y), ts_add_scalar(ts_mean(dice), -1));
 }

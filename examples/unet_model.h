@@ -12,4 +12,14 @@
  */
 ts_module *unet_new(int64_t width, int64_t classes);
 
+/**
+ * Cross entropy plus a Dice loss (Milletari et al. 2016), 0-dim. The Dice loss of a class is
+ * 1 - 2 sum(p t) / (sum(p + t) + 1) over all pixels of the batch, with softmax probabilities p and
+ * targets t (1 in the class, else 0). Its mean over the classes gives a class of few pixels the
+ * weight of the background.
+ * @param logits  (B, classes, H, W) f32
+ * @param y       (B, H, W) i64
+ */
+ts_tensor *unet_loss(ts_tensor *logits, ts_tensor *y);
+
 #endif

@@ -1,5 +1,6 @@
 /** @file csv.c  Tables of numbers in text files. */
 // SPDX-License-Identifier: MIT
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,79 +17,116 @@ static const char op[] = "csv_load";
 typedef struct table {
     const char *path;
     char separator;
-    char *text, *end; /* *end is 0 */
-    int64_t line;     /* number of the last line read, from 1 */
+    char *at, *end;          /* the unread text; *end is 0 */
+    int64_t line, next_line; /* of the row that is read, and of `at`, from 1 */
     int64_t rows, columns;
 } table;
 
-/** Returns the next line that is not empty, and its length without the line end; NULL at the end
- *  of the text. Moves *at to after the line. */
-static char *next_line(table *t, char **at, size_t *length)
+typedef struct cell {
+    char *text;
+    size_t length;
+    bool last; /* of its row */
+} cell;
+
+static bool is_blank(const table *t, char c)
 {
-    while (*at < t->end) {
-        char *line = *at, *end = memchr(line, '\n', (size_t)(t->end - line));
-        end = end ? end : t->end;
-        *at = end + 1;
-        t->line++;
-        if (end > line && end[-1] == '\r')
-            end--;
-        *length = (size_t)(end - line);
-        if (*length)
-            return line;
+    return c == ' ' || (c == '\t' && t->separator != '\t');
+}
+
+/** Whether a value without quotes ends before c. */
+static bool is_stop(const table *t, char c)
+{
+    return c == t->separator || c == '\n' || c == '\r' || c == 0;
+}
+
+static char *skip_blanks(const table *t, char *at)
+{
+    while (is_blank(t, *at))
+        at++;
+    return at;
+}
+
+/** Moves t->at behind a line end, which is LF, CR LF or CR. */
+static void pass_line_end(table *t)
+{
+    t->next_line += t->at < t->end;
+    t->at += *t->at == '\r';
+    t->at += *t->at == '\n';
+}
+
+/** Passes lines of blanks. False at the end of the text, else a row begins at t->at. */
+static bool find_row(table *t)
+{
+    for (;; pass_line_end(t)) {
+        t->line = t->next_line;
+        t->at = skip_blanks(t, t->at);
+        if (*t->at != '\r' && *t->at != '\n')
+            return t->at < t->end;
     }
-    return NULL;
 }
 
-/** Reads the cell that begins at *at and ends before a separator or the line's end. */
-static ts_status read_cell(const table *t, char **at, int64_t column, double *value)
+/** The end of a quoted value that begins at `at`, its closing quote; NULL if the quotes are not
+ *  those of RFC 4180: around the whole cell, and doubled inside. */
+static char *closing_quote(const table *t, char *at)
 {
-    char *cell = *at + strspn(*at, " "), *end = strchr(cell, t->separator), *after = cell;
-    char *last = end ? end : cell + strlen(cell);
-    *at = last + (end != NULL);
-    *value = last > cell ? strtod(cell, &after) : NAN;
-    after += strspn(after, " ");
-    if (last > cell && after != last) {
-        *last = 0;
-        return BAD("'%s': line %lld, column %lld: expected a number, got '%s'", t->path,
-                   (long long)t->line, (long long)column + 1, ts_quote(cell));
+    for (at++; (at = strchr(at, '"')) && at[1] == '"';)
+        at += 2;
+    return at && is_stop(t, *skip_blanks(t, at + 1)) ? at : NULL;
+}
+
+/** Reads the next cell of a row, without blanks and quotes. A quote that is not closed is a part of
+ *  the value. */
+static cell read_cell(table *t)
+{
+    cell c = {skip_blanks(t, t->at), 0, false};
+    char *end = *c.text == '"' ? closing_quote(t, c.text) : NULL;
+    if (end) {
+        t->at = skip_blanks(t, end + 1);
+        c.text = skip_blanks(t, c.text + 1);
+        for (const char *k = c.text; k < end; k++)
+            t->next_line += *k == '\n' || (*k == '\r' && k[1] != '\n');
+    } else {
+        for (end = c.text; !is_stop(t, *end); end++)
+            ;
+        t->at = end;
     }
-    return TS_OK;
+    while (end > c.text && is_blank(t, end[-1]))
+        end--;
+    c.length = (size_t)(end - c.text);
+    c.last = *t->at != t->separator;
+    if (c.last)
+        pass_line_end(t);
+    else
+        t->at++;
+    return c;
 }
 
-static int64_t cells_of(const char *line, size_t length, char separator)
-{
-    int64_t n = 1;
-    for (size_t i = 0; i < length; i++)
-        n += line[i] == separator;
-    return n;
-}
-
-/** Skips lines, then counts rows and columns. */
+/** Skips rows, then counts rows and columns. */
 static ts_status measure(table *t, int64_t skip)
 {
-    char *at, *line;
-    size_t length;
-    if (strlen(t->text) != (size_t)(t->end - t->text))
-        return BAD("'%s': expected text, got a byte 0 at %lld", t->path,
-                   (long long)strlen(t->text));
-    if (!strncmp(t->text, "\xef\xbb\xbf", 3)) /* a byte order mark, which spreadsheets write */
-        t->text += 3;
-    at = t->text;
-    for (; skip > 0; skip--)
-        if (!next_line(t, &at, &length))
+    if (strlen(t->at) != (size_t)(t->end - t->at))
+        return BAD("'%s': expected text, got a byte 0 at %lld", t->path, (long long)strlen(t->at));
+    if (!strncmp(t->at, "\xef\xbb\xbf", 3)) /* a byte order mark, which spreadsheets write */
+        t->at += 3;
+    for (; skip > 0; skip--) {
+        if (!find_row(t))
             return BAD("'%s': expected more lines than the %lld that are skipped", t->path,
-                       (long long)t->line);
-    t->text = at < t->end ? at : t->end;
-    int64_t before = t->line;
-    while ((line = next_line(t, &at, &length))) {
-        int64_t n = cells_of(line, length, t->separator);
-        if (t->rows && n != t->columns)
-            return BAD("'%s': line %lld: expected %lld columns, got %lld", t->path,
-                       (long long)t->line, (long long)t->columns, (long long)n);
-        t->columns = n;
-        t->rows++;
+                       (long long)t->next_line - 1);
+        while (!read_cell(t).last)
+            ;
     }
-    t->line = before;
+    table rest = *t;
+    while (find_row(&rest)) {
+        int64_t n = 1;
+        for (; !read_cell(&rest).last; n++)
+            ;
+        if (rest.rows && n != rest.columns)
+            return BAD("'%s': line %lld: expected %lld columns, got %lld", t->path,
+                       (long long)rest.line, (long long)rest.columns, (long long)n);
+        rest.columns = n;
+        rest.rows++;
+    }
+    t->rows = rest.rows, t->columns = rest.columns;
     return t->rows ? TS_OK : BAD("'%s': expected a row of numbers, got none", t->path);
 }
 
@@ -98,15 +136,20 @@ static ts_tensor *parse(table *t)
     ts_tensor *made = ts_empty_on(TS_SIZES(t->rows, t->columns), TS_F64, TS_DEVICE_CPU);
     if (!made)
         return NULL;
-    char *at = t->text, *line;
     double *value = (double *)(void *)made->data;
-    size_t length;
-    while ((line = next_line(t, &at, &length))) {
-        line[length] = 0;
-        for (int64_t column = 0; column < t->columns; column++, value++)
-            if (read_cell(t, &line, column, value) != TS_OK)
-                return NULL;
-    }
+    while (find_row(t))
+        for (int64_t column = 0; column < t->columns; column++, value++) {
+            cell c = read_cell(t);
+            char *after = c.text;
+            c.text[c.length] = 0;
+            if (!isspace((unsigned char)*c.text)) /* a line end in quotes */
+                *value = c.length ? strtod(c.text, &after) : NAN;
+            if (after == c.text + c.length)
+                continue;
+            BAD("'%s': line %lld, column %lld: expected a number, got '%s'", t->path,
+                (long long)t->line, (long long)column + 1, ts_quote(c.text));
+            return NULL;
+        }
     return made;
 }
 
@@ -119,7 +162,7 @@ ts_tensor *ts_csv_load(const char *path, const ts_csv_load_opts *opts)
     TS_TRY_NULL(TS_CHECK_POINTERS(path));
     TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     TS_TRY_NULL(TS_CHECK_VALUE(o.skip_lines, o.skip_lines >= 0, "at least 0"));
-    table t = {.path = path, .separator = o.separator ? o.separator : ','};
+    table t = {.path = path, .separator = o.separator ? o.separator : ',', .next_line = 1};
     if (!strchr(",;|\t", t.separator)) {
         ts_error_set(TS_ERR_VALUE, "csv_load: argument 'separator': expected one of ',', ';', "
                      "'|' and tab, got %d", t.separator);
@@ -133,7 +176,7 @@ ts_tensor *ts_csv_load(const char *path, const ts_csv_load_opts *opts)
     ts_tensor *made = NULL;
     if (status == TS_OK) {
         text[bytes] = 0;
-        t.text = text;
+        t.at = text;
         t.end = text + bytes;
         made = measure(&t, o.skip_lines) == TS_OK ? parse(&t) : NULL;
     }

@@ -10,15 +10,34 @@
 #include "include/tessera/autograd.h"
 #include "include/tessera/io.h"
 #include "include/tessera/ops.h"
+#include "io/element.h"
 #include "io/npy.h"
 
 #define MAGIC "\x93NUMPY"
 #define MAX_HEADER 10000 /* NumPy's own limit for files that are not trusted */
 
-static const char *const descriptions[TS_DTYPE_COUNT] = {
-    [TS_F64] = "<f8", [TS_F32] = "<f4", [TS_F16] = "<f2", [TS_I64] = "<i8",
-    [TS_I32] = "<i4", [TS_U8] = "|u1",  [TS_BOOL] = "|b1",
+/** Types by their description without the byte order, which is '|' for single bytes. The first type
+ *  with a dtype has the same bytes as the dtype. */
+static const struct {
+    char text[3];
+    ts_element is;
+} types[] = {
+    {"f8", {TS_F64, 8, false, false}}, {"f4", {TS_F32, 4, false, false}},
+    {"f2", {TS_F16, 2, false, false}}, {"i8", {TS_I64, 8, true, false}},
+    {"i4", {TS_I32, 4, true, false}},  {"u1", {TS_U8, 1, false, false}},
+    {"b1", {TS_BOOL, 1, false, false}}, {"i2", {TS_I32, 2, true, false}},
+    {"i1", {TS_I32, 1, true, false}},  {"u4", {TS_I64, 4, false, false}},
+    {"u2", {TS_I32, 2, false, false}},
 };
+
+/** Index in types[] of the type as which a dtype is written; -1 if NumPy lacks the dtype. */
+static int written_as(int dtype)
+{
+    for (int i = 0; i < TS_COUNTOF(types); i++)
+        if ((int)types[i].is.dtype == dtype)
+            return i;
+    return -1;
+}
 
 typedef struct header {
     const char *op, *path;
@@ -26,7 +45,7 @@ typedef struct header {
     const char *at;
     bool has_descr, has_order, has_shape;
     bool fortran;
-    ts_dtype dtype;
+    ts_element type;
     int ndim;
     int64_t sizes[TS_MAX_DIMS]; /* the first ndim are set */
 } header;
@@ -69,23 +88,24 @@ static ts_status read_string(header *h, char *out, size_t size, const char *what
 
 static ts_status read_descr(header *h)
 {
-    char text[32];
+    char text[32] = "";
     skip_space(h);
     if (*h->at == '[')
         return ts_fail_op(TS_ERR_DTYPE, h->op, NULL, NULL,
                           "'%s': expected one element type, got a record", h->path);
     TS_TRY(read_string(h, text, sizeof text, "as descr"));
-    for (int d = 0; d < TS_DTYPE_COUNT; d++) {
-        if (descriptions[d] && strcmp(text, descriptions[d]) == 0) {
-            h->dtype = (ts_dtype)d;
+    for (int i = 0; i < TS_COUNTOF(types); i++)
+        if (strcmp(text + 1, types[i].text) == 0 &&
+            strchr(types[i].is.bytes == 1 ? "|" : "<>", text[0])) {
+            h->type = types[i].is;
+            h->type.big_endian = text[0] == '>';
             return TS_OK;
         }
-    }
     return ts_fail_op(
         TS_ERR_DTYPE, h->op, NULL,
         strchr(text, 'O') ? "objects are pickles, which can run code; save numbers instead" : NULL,
-        "'%s': expected descr <f8, <f4, <f2, <i8, <i4, |u1 or |b1, got '%s'", h->path,
-        ts_quote(text));
+        "'%s': expected descr f8, f4, f2, i8, i4, i2, u4 or u2 after < or >, or |i1, |u1 or |b1, "
+        "got '%s'", h->path, ts_quote(text));
 }
 
 static ts_status read_order(header *h)
@@ -168,7 +188,7 @@ static ts_status read_header(header *h, const ts_span *file, int64_t *data)
     int64_t file_bytes = file->bytes;
     unsigned char start[12];
     char sizes[200];
-    int64_t numel, bytes = 0;
+    int64_t bytes = 0;
     if (file_bytes < 10)
         return BAD(h, "'%s': expected at least 10 bytes, got %lld", h->path, (long long)file_bytes);
     TS_TRY(ts_span_read(file, start, ts_min64(12, file_bytes), 0));
@@ -193,11 +213,11 @@ static ts_status read_header(header *h, const ts_span *file, int64_t *data)
     TS_TRY(parse(h));
     *data = prefix + length;
     ts_format_sizes(sizes, sizeof sizes, h->sizes, h->ndim);
-    if (!ts_tensor_bytes(h->sizes, h->ndim, ts_dtype_sizes[h->dtype], &numel, &bytes))
+    if (!ts_element_bytes(&h->type, h->sizes, h->ndim, &bytes))
         return BAD(h, "'%s': expected a shape whose bytes fit 63 bits, got %s", h->path, sizes);
     if (bytes != file_bytes - *data)
-        return BAD(h, "'%s': expected %lld bytes of data for %s of shape %s, got %lld", h->path,
-                   (long long)bytes, ts_dtype_name(h->dtype), sizes,
+        return BAD(h, "'%s': expected %lld bytes of data for elements of %d bytes and shape %s, "
+                   "got %lld", h->path, (long long)bytes, h->type.bytes, sizes,
                    (long long)(file_bytes - *data));
     return TS_OK;
 }
@@ -220,12 +240,9 @@ static ts_tensor *read_tensor(const header *h, const ts_span *file, int64_t at)
     int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
     for (int i = 0; i < h->ndim; i++)
         sizes[i] = h->sizes[h->fortran ? h->ndim - 1 - i : i];
-    ts_tensor *t = ts_tensor_new(thread, h->dtype, sizes, h->ndim, TS_DEVICE_CPU);
-    if (!t)
-        return NULL;
-    ts_scope_adopt(thread, t);
-    if (ts_span_read(file, t->data, t->numel * ts_dtype_sizes[h->dtype], at) != TS_OK ||
-        (h->dtype == TS_BOOL && check_bools(h, (unsigned char *)t->data, t->numel) != TS_OK))
+    ts_tensor *t = ts_element_read(&h->type, file, at, sizes, h->ndim);
+    if (!t || (h->type.dtype == TS_BOOL &&
+               check_bools(h, (unsigned char *)t->data, t->numel) != TS_OK))
         return NULL;
     if (!h->fortran || h->ndim < 2)
         return t;
@@ -257,9 +274,10 @@ ts_tensor *ts_npy_load(const char *path)
 
 int ts_npy_header(const ts_tensor *t, char text[TS_NPY_HEADER])
 {
-    int used = snprintf(text, TS_NPY_HEADER,
-                        MAGIC "%c%c%c%c{'descr': '%s', 'fortran_order': False, 'shape': (", 1, 0, 0,
-                        0, descriptions[t->dtype]);
+    int type = written_as(t->dtype),
+        used = snprintf(text, TS_NPY_HEADER,
+                        MAGIC "%c%c%c%c{'descr': '%c%s', 'fortran_order': False, 'shape': (", 1, 0,
+                        0, 0, types[type].is.bytes == 1 ? '|' : '<', types[type].text);
     for (int i = 0; i < t->ndim; i++)
         used += snprintf(text + used, TS_NPY_HEADER - (size_t)used, "%s%lld", i ? ", " : "",
                          (long long)t->sizes[i]);
@@ -288,7 +306,7 @@ ts_tensor *ts_npy_writable(const char *op, ts_tensor *t)
                    ts_device_name(t->storage->device));
         return NULL;
     }
-    if (!descriptions[t->dtype]) {
+    if (written_as(t->dtype) < 0) {
         ts_fail_op(TS_ERR_DTYPE, op, NULL, "convert it with ts_to(t, TS_F32)",
                    "argument 't': expected a dtype that NumPy has, got %s",
                    ts_dtype_name((ts_dtype)t->dtype));

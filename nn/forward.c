@@ -57,9 +57,9 @@ ts_status ts_module_add_forward_hook(ts_module *m, const ts_forward_hook *hook, 
     if (!made)
         return TS_ERR_MEMORY;
     made->is = is;
-    made->id = 1;
-    for (; *last; last = &(*last)->next)
-        made->id = (*last)->id + 1;
+    made->id = ++m->last_hook;
+    while (*last)
+        last = &(*last)->next;
     *last = made;
     ts_state_changed();
     if (id)
@@ -118,25 +118,45 @@ static void end_forward(running_forward *p)
 
 static bool has_forward(const ts_module *m) { return m->type.forward || m->forward_list; }
 
+/** Calls the functions before a forward, which may replace inputs. False if one failed. */
+static bool run_before(ts_module *m, ts_tensor **inputs, int n)
+{
+    for (const ts_nn_hook *h = m->hooks; h; h = h->next) {
+        if (h->is.before && !(inputs[0] = h->is.before(h->is.payload, m, inputs[0])))
+            return false;
+        if (h->is.before_list && h->is.before_list(h->is.payload, m, inputs, n) != TS_OK)
+            return false;
+    }
+    for (int i = 0; i < n; i++)
+        if (!inputs[i])
+            return false;
+    return true;
+}
+
+static ts_tensor *run_after(ts_module *m, ts_tensor *const *inputs, int n, ts_tensor *y)
+{
+    for (const ts_nn_hook *h = m->hooks; h && y; h = h->next) {
+        if (h->is.after)
+            y = h->is.after(h->is.payload, m, inputs[0], y);
+        if (y && h->is.after_list)
+            y = h->is.after_list(h->is.payload, m, inputs, n, y);
+    }
+    return y;
+}
+
 /** forward: the module's own if NULL; several inputs have none */
 static ts_tensor *run(ts_module *m, ts_tensor *const *inputs, int n, ts_nn_forward_fn forward)
 {
-    ts_tensor *given[MOST_INPUTS] = {NULL}, *x = inputs[0], *y = NULL;
-    for (const ts_nn_hook *h = m->hooks; h && x; h = h->next)
-        if (h->is.before)
-            x = h->is.before(h->is.payload, m, x);
-    forward = forward ? forward : m->type.forward;
-    if (x && (n > 1 || !forward)) {
+    ts_tensor *given[MOST_INPUTS];
+    if (m->hooks) {
         memcpy(given, inputs, (size_t)n * sizeof *given);
-        given[0] = x;
-        y = m->forward_list(m, given, n);
-    } else if (x) {
-        y = forward(m, x);
+        if (!run_before(m, given, n))
+            return NULL;
+        inputs = given;
     }
-    for (const ts_nn_hook *h = m->hooks; h && y; h = h->next)
-        if (h->is.after)
-            y = h->is.after(h->is.payload, m, x, y);
-    return y;
+    forward = forward ? forward : m->type.forward;
+    ts_tensor *y = n > 1 || !forward ? m->forward_list(m, inputs, n) : forward(m, inputs[0]);
+    return m->hooks ? run_after(m, inputs, n, y) : y;
 }
 
 /** inputs: n, none NULL; forward: as in run() */

@@ -26,6 +26,7 @@ struct ts_module {
     ts_member *members;
     int nmembers, capacity;
     struct ts_nn_hook *hooks; /* in the order in which they were added */
+    int64_t last_hook;        /* id of the last hook that was added; 0: none yet */
     _Atomic int running;      /* calls of ts_forward() that have not returned, of all threads */
     bool training;
 };

@@ -16,7 +16,8 @@
 /** The content of run.json. Padded numbers keep its length constant, so one write replaces all of
  *  it. */
 #define RECORD "{\"run\": %16lld, \"pid\": %10ld}\n"
-enum { RECORD_BYTES = 45, MOST_PATH = 4096 };
+enum { RECORD_BYTES = 45, MOST_PATH = 4096, MOST_NAME = 63 };
+static const char SETTINGS[] = "settings.json";
 
 struct ts_run {
     char *dir;
@@ -99,14 +100,15 @@ static ts_status lock(ts_run *r)
                              "run_open: '%s' is in use by the run of %s", r->dir, who);
 }
 
-/** Removes checkpoints, log.csv and outputs of an earlier run. run.json stays until the caller
- *  replaces it, so that an interrupted removal can be repeated. */
+/** Removes checkpoints, log.csv, settings and outputs of an earlier run. run.json stays until the
+ *  caller replaces it, so that an interrupted removal can be repeated. */
 static ts_status remove_existing_run(const ts_run *r, const ts_run_opts *o)
 {
     char path[MOST_PATH];
     TS_TRY(ts_checkpoint_remove_all(r->dir));
-    for (int i = -1; i < o->noutputs; i++)
-        if (unlink(in_dir(r, path, i < 0 ? "log.csv" : o->outputs[i])) != 0 && errno != ENOENT)
+    for (int i = -2; i < o->noutputs; i++)
+        if (unlink(in_dir(r, path, i == -2 ? SETTINGS : i < 0 ? "log.csv" : o->outputs[i])) != 0 &&
+            errno != ENOENT)
             return ts_error_set(TS_ERR_IO, "run_open: cannot remove '%s': %s", path,
                                 strerror(errno));
     return TS_OK;
@@ -191,6 +193,81 @@ void ts_run_close(ts_run *run)
         close(run->fd); /* releases the lock, too */
     free(run->dir);
     free(run);
+}
+
+/* ------------------------------------------------------------------------------ settings ---- */
+
+typedef struct settings {
+    const char *const *names;
+    const int64_t *values;
+    int n;
+} settings;
+
+static ts_status write_settings(FILE *out, void *ctx)
+{
+    const settings *s = ctx;
+    for (int i = 0; i < s->n; i++)
+        fprintf(out, "%s\n  \"%s\": %lld", i ? "," : "{", s->names[i], (long long)s->values[i]);
+    fprintf(out, "%s\n}\n", s->n ? "" : "{");
+    return TS_OK;
+}
+
+static ts_status check_setting(const ts_run *r, const settings *s, const char *name, int64_t saved)
+{
+    for (int i = 0; i < s->n; i++)
+        if (strcmp(s->names[i], name) == 0 && s->values[i] != saved)
+            return ts_error_set_hint(
+                TS_ERR_STATE, "resume with the settings of the saved run, or start a new run",
+                "run_settings: '%s': expected %s %lld, as in the saved run, got %lld", r->dir, name,
+                (long long)saved, (long long)s->values[i]);
+    return TS_OK;
+}
+
+/** Compares the settings with those of a file, a name and a number in each line but the outer. */
+static ts_status check_settings(const ts_run *r, const settings *s, const char *path)
+{
+    int fd, end;
+    char line[256], name[MOST_NAME + 1];
+    long long saved;
+    ts_status status = TS_OK;
+    TS_TRY(ts_open_file("run_settings", path, O_RDONLY, &fd));
+    FILE *file = fdopen(fd, "r");
+    if (!file) {
+        close(fd);
+        return ts_error_memory("the stream of a file", BUFSIZ);
+    }
+    errno = 0;
+    while (status == TS_OK && fgets(line, sizeof line, file)) {
+        if (strcmp(line, "{\n") == 0 || strcmp(line, "}\n") == 0)
+            continue;
+        end = 0;
+        if (sscanf(line, " \"%63[^\"]\": %lld%n", name, &saved, &end) == 2 &&
+            (strcmp(line + end, ",\n") == 0 || strcmp(line + end, "\n") == 0))
+            status = check_setting(r, s, name, saved);
+        else
+            status = ts_error_set(TS_ERR_FORMAT, "run_settings: '%s': expected a name and a number "
+                                  "in each line", path);
+    }
+    if (status == TS_OK && ferror(file))
+        status = ts_error_set(errno == ENOMEM ? TS_ERR_MEMORY : TS_ERR_IO,
+                              "run_settings: cannot read '%s': %s", path, strerror(errno));
+    fclose(file);
+    return status;
+}
+
+ts_status ts_run_settings(const ts_run *run, const char *const *names, const int64_t *values, int n)
+{
+    char path[MOST_PATH];
+    settings s = {names, values, n};
+    TS_TRY(TS_CHECK_OBJECTS(run));
+    TS_TRY(TS_CHECK_STRINGS(names, n));
+    TS_TRY(TS_CHECK_LIST(values, n));
+    for (int i = 0; i < n; i++)
+        TS_TRY(TS_CHECK_NAME(names[i], MOST_NAME, "\"\\", NULL));
+    in_dir(run, path, SETTINGS);
+    if (!run->resumed)
+        return ts_replace_file("run_settings", path, write_settings, &s);
+    return is_there(run, SETTINGS) ? check_settings(run, &s, path) : TS_OK;
 }
 
 /* ----------------------------------------------------------------------------------- log ---- */

@@ -105,9 +105,9 @@ TS_API ts_status ts_safetensors_save(const char *path, const char *const *names,
 
 /**
  * Reads a NumPy file of version 1.0, 2.0 or 3.0, in C or Fortran order, into a contiguous CPU
- * tensor. Accepts little-endian f8, f4, f2, i8 and i4, and u1 and b1; other types, and objects
- * (pickles), are TS_ERR_DTYPE. Further errors: TS_ERR_IO, TS_ERR_FORMAT, TS_ERR_NULL,
- * TS_ERR_MEMORY.
+ * tensor. Accepts f8, f4, f2, i8, i4, i2, u4 and u2 in both byte orders, and i1, u1 and b1; i1, i2
+ * and u2 become i32, u4 becomes i64. Other types, and objects (pickles), are TS_ERR_DTYPE. Further
+ * errors: TS_ERR_IO, TS_ERR_FORMAT, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_tensor *ts_npy_load(const char *path);
 /** Writes a CPU tensor as version 1.0 in C order. Errors: TS_ERR_DEVICE (not on the CPU),
@@ -149,16 +149,18 @@ TS_API ts_status ts_npz_save(const char *path, const char *const *names, ts_tens
 typedef struct ts_png_opts {
     size_t size;        /**< sizeof(ts_png_opts) */
     int channels;       /**< C: 1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha; 0: as in the file,
-                             where a palette is RGB, with alpha if it has transparent colours */
-    bool indices;       /**< if the image has a palette, return palette indices (1, H, W), such as
-                             the classes of a mask, and ignore `channels` */
+                             where a palette is RGB and transparent colours (tRNS) add alpha */
+    bool indices;       /**< return the integers that the file stores for a palette or grey image,
+                             such as the classes of a mask: palette indices, or grey values without
+                             alpha and without scaling, (1, H, W), i32 if they have 16 bits and
+                             else u8; `channels` is ignored. No effect on RGB images */
     int64_t max_pixels; /**< limit of H * W, up to 2^40; larger images are TS_ERR_FORMAT; 0: 2^26 */
 } ts_png_opts;
 /**
  * Reads a PNG image into a new CPU tensor (C, H, W), u8, whose channels are adjacent in memory
- * (channels-last). Scales 16-bit values to 8 bits. Conversion to grey is 0.299 R + 0.587 G +
- * 0.114 B; added alpha is 255; removed alpha does not change the colours. Opens libpng at first
- * use.
+ * (channels-last). A value v of b bits becomes v * 255 / (2^b - 1), rounded; gamma and colour
+ * profiles of the file are ignored. Conversion to grey is 0.299 R + 0.587 G + 0.114 B; added alpha
+ * is 255; removed alpha does not change the colours. Opens libpng at first use.
  * @param opts  NULL: defaults
  * Errors: TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_IO, TS_ERR_FORMAT, TS_ERR_UNSUPPORTED (no libpng),
  * TS_ERR_MEMORY.
@@ -179,6 +181,19 @@ TS_API ts_status ts_png_save(const char *path, ts_tensor *t);
  */
 TS_API ts_tensor *ts_idx_load(const char *path);
 /**
+ * Reads the four files of MNIST, or of a data set with the same names such as Fashion-MNIST, into
+ * new CPU tensors: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
+ * t10k-labels-idx1-ubyte, decompressed. The names may have a '.' before "idx" instead of the '-'.
+ * @param dir      folder of the files
+ * @param classes  1 to 256; labels are below
+ * @param images, labels  receive those of training, (N, H, W) u8 and (N) i64, N >= 1
+ * @param test_images, test_labels  receive those of the test, (M, H, W) and (M), M >= 1
+ * Errors as ts_idx_load(), and TS_ERR_VALUE (classes); TS_ERR_FORMAT if the files do not belong
+ * together.
+ */
+TS_API ts_status ts_mnist_load(const char *dir, int classes, ts_tensor **images, ts_tensor **labels,
+                               ts_tensor **test_images, ts_tensor **test_labels);
+/**
  * Reads one file of the binary version of CIFAR-10 or CIFAR-100 into new CPU tensors.
  * @param classes  10, or 100, for which the fine labels are read
  * @param images   receives (N, 3, 32, 32) u8
@@ -192,13 +207,14 @@ TS_API ts_status ts_cifar_load(const char *path, int classes, ts_tensor **images
 typedef struct ts_csv_load_opts {
     size_t size;        /**< sizeof(ts_csv_load_opts) */
     char separator;     /**< ',', ';', '|' or a tab; 0: ',' */
-    int64_t skip_lines; /**< lines to skip at the start, such as column names; empty lines do not
-                             count */
+    int64_t skip_lines; /**< lines to skip at the start, such as column names; lines of blanks do
+                             not count; a quoted cell may contain line ends */
 } ts_csv_load_opts;
 /**
  * Reads a table of numbers into a new CPU tensor, (rows, columns) f64. All rows have the same
- * number of cells. Numbers have a decimal point in every locale. An empty cell is NaN; empty lines,
- * and a UTF-8 byte order mark at the start, are skipped.
+ * number of cells. Lines end with LF, CR LF or CR. Cells may be quoted (RFC 4180) and have spaces
+ * and tabs around them. Numbers have a decimal point in every locale. An empty cell is NaN; lines
+ * of blanks, and a UTF-8 byte order mark at the start, are skipped.
  * @param opts  NULL: defaults
  * Errors as ts_idx_load(), and TS_ERR_VALUE (options); a message names line and column.
  */

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "tests/faults/calls.h"
 #include "tests/io/folder.h"
+#include "tests/io/png_file.h"
 
 static int64_t four(void *payload) { return (void)payload, 4; }
 static ts_status numbered(void *payload, int64_t index, ts_tensor **sample)
@@ -123,6 +124,14 @@ CALLS_WITH(pictures, 0, IN_FOLDER)
         return; /* no libpng */
     FAULTY(f, ts_png_save(in_folder("b.png"), t));
     NEW(ts_png_load(in_folder("a.png"), NULL));
+    NEW(ts_png_load(in_folder("a.png"), TS_OPTS(ts_png_opts, .channels = 2)));
+    static const uint16_t values[3 * 5] = {0, 1, 2, 3, 300, 65535};
+    unsigned char *file = malloc(65000);
+    write_file(in_folder("c.png"), file,
+               png_write(file, &(png_picture){5, 3, 16, 0, true, values}, NULL, 0));
+    free(file);
+    NEW(ts_png_load(in_folder("c.png"), NULL));
+    NEW(ts_png_load(in_folder("c.png"), TS_OPTS(ts_png_opts, .indices = true)));
 }
 
 CALLS_WITH(data_sets, 0, IN_FOLDER)
@@ -132,6 +141,17 @@ CALLS_WITH(data_sets, 0, IN_FOLDER)
     ts_tensor *images, *labels;
     write_file(in_folder("idx"), "\0\0\x0b\1\0\0\0\1\1\2", 10);
     NEW(ts_idx_load(in_folder("idx")));
+    for (int i = 0; i < 4; i++) {
+        static const char *const names[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
+                                            "t10k-images.idx3-ubyte", "t10k-labels-idx1-ubyte"};
+        static const unsigned char image[] = {0, 0, 8, 3, [7] = 1, [11] = 1, [15] = 1, [16] = 9},
+                                   label[] = {0, 0, 8, 1, [7] = 1, [8] = 3};
+        write_file(in_folder(names[i]), i % 2 ? label : image, i % 2 ? sizeof label : sizeof image);
+    }
+    ts_tensor *tests, *answers;
+    FAULTY(f, ts_mnist_load(test_folder, 10, &images, &labels, &tests, &answers));
+    fault_see(f, images);
+    fault_see(f, answers);
     write_file(in_folder("cifar"), record, sizeof record);
     FAULTY(f, ts_cifar_load(in_folder("cifar"), 10, &images, &labels));
     fault_see(f, labels);

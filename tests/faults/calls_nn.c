@@ -327,11 +327,13 @@ CALLS_WITH(runs, 0, IN_FOLDER)
     ts_csv *log = NULL;
     FAULTY(f, run = ts_run_open(dir, &anew));
     QUIET(f, ts_run_id(run));
+    FAULTY(f, ts_run_settings(run, columns, (int64_t[]){1, 2}, 2));
     FAULTY(f, log = ts_run_log(run, columns, 2, 0));
     ck_assert_int_eq(ts_csv_row(log, (double[]){1, (double)ts_run_id(run)}, 2), TS_OK);
     ts_csv_close(log);
     QUIET(f, ts_run_close(run));
     FAULTY(f, run = ts_run_open(dir, &again));
+    FAULTY(f, ts_run_settings(run, columns, (int64_t[]){1, 2}, 2));
     FAULTY(f, log = ts_run_log(run, columns, 2, 1));
     ts_csv_close(log);
     ck_assert_int_eq(ts_checkpoint_save(dir, 1, &section, 1, NULL, NULL), TS_OK);

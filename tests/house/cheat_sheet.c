@@ -25,6 +25,15 @@ ts_loader *loader;
 ts_batch batch;
 ts_training training = {.size = sizeof training};
 ts_grad_scaler *scaler;
+ts_ema *average;
+int64_t handle;
+
+__attribute__((unused)) static ts_tensor *see(void *payload, ts_module *of, ts_tensor *input,
+                                              ts_tensor *result)
+{
+    (void)payload, (void)of, (void)input;
+    return result;
+}
 
 #include "rows.h"
 
@@ -46,6 +55,7 @@ static ts_status begin(void)
     TS_TRY(optimizer = ts_optimizer_for(model, TS_ADAMW, &group));
     TS_TRY(ts_backward(ts_sum(ts_forward(model, x))));
     TS_TRY(loader = ts_loader_open(__FILE__, &tokens));
+    TS_TRY(average = ts_ema_new(model, 0.5));
     TS_TRY(scaler = ts_grad_scaler_new(NULL));
     TS_TRY(ts_grad_scaler_scale(scaler, s));
     training.model = model;
@@ -55,6 +65,7 @@ static ts_status begin(void)
 
 static void end(void)
 {
+    ts_ema_free(average);
     ts_optimizer_free(optimizer);
     ts_module_free(model);
     ts_loader_close(loader);

@@ -21,9 +21,12 @@ import tally  # noqa: E402
 INCLUDE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "include")
 LIBRARY = sys.argv.pop(1)
 RELEASE = sys.argv.pop(1) == "yes"
-# How a library ends or leaves its caller; _longjmp and the checked one come with setjmp.h.
+# How a library ends or leaves its caller.
 FORBIDDEN = {"abort", "exit", "_exit", "_Exit", "quick_exit", "__assert_fail", "__assert",
-             "longjmp", "_longjmp", "siglongjmp", "__longjmp_chk"}
+             "siglongjmp"}
+SETJMP = re.compile(r"setjmp\.h|\blongjmp|_longjmp")
+ROOMS = ("autograd", "backends", "compile", "core", "dispatch", "include", "io", "layers", "nn",
+         "ops", "profile", "report", "tracing")
 
 
 def symbols(*options):
@@ -61,8 +64,19 @@ class Headers(unittest.TestCase):
 @unittest.skipUnless(shutil.which("nm"), "needs nm")
 class Symbols(unittest.TestCase):
     @unittest.skipUnless(RELEASE, "assertions or a sanitizer may end the process")
-    def test_nothing_that_ends_the_process_or_jumps_is_imported(self):
+    def test_nothing_that_ends_the_process_is_imported(self):
         self.assertEqual(symbols("--undefined-only") & FORBIDDEN, set())
+
+    def test_only_the_reader_of_png_files_jumps(self):
+        """It jumps from libpng's frames back into its own."""
+        root, found = os.path.dirname(INCLUDE), set()
+        for name in glob.glob("**/*.[ch]*", root_dir=root, recursive=True):
+            if name.split(os.sep)[0] in ROOMS:
+                with open(os.path.join(root, name), encoding="utf-8") as file:
+                    code = re.sub(r"/\*.*?\*/|//[^\n]*", "", file.read(), flags=re.S)
+                if SETJMP.search(code):
+                    found.add(name)
+        self.assertEqual(found, {os.path.join("io", "png.c")})
 
     @unittest.skipUnless(RELEASE, "a sanitizer exports symbols of its own")
     def test_only_names_with_our_prefix_are_exported(self):

@@ -67,6 +67,10 @@ class Settings(unittest.TestCase):
                          ["--out", "runs/unet", "--overwrite"])
         self.assertEqual(self.make("build/examples/unet", "unet", "OUT=a b", "STEPS=5", "AMP=1"),
                          ["--out", "a b", "--steps", "5", "--amp"])
+        self.assertEqual(self.make("build/examples/unet", "unet", "OUT=a", "SIZE=3 2", "WIDTH=$x",
+                                   "BATCH=9", "DATA=d", "CLASSES=4", "DEVICE=cpu"),
+                         ["--out", "a", "--device", "cpu", "--data", "d", "--classes", "4",
+                          "--size", "3 2", "--width", "$x", "--batch", "9"])
 
     def test_no_setting_is_run(self):
         for value in ("x'; touch pwned; echo '", "$(shell touch pwned)", "$$(touch pwned)",

@@ -1,4 +1,4 @@
-/** @file datasets.c  Reading valid and damaged IDX, CIFAR, CSV, npz and PNG files. */
+/** @file datasets.c  Reading valid and damaged IDX, CIFAR, CSV and npz files. */
 // SPDX-License-Identifier: MIT
 #include "tests/io/folder.h"
 
@@ -72,6 +72,80 @@ TS_TEST(idx_files_that_break_a_rule_are_named, IN_FOLDER)
     ck_failed(TS_ERR_IO, "absent");
 }
 
+/* ------------------------------------------------------------------------------- MNIST ---- */
+
+/** Writes an IDX file of u8 with n x height x width elements i % 10, or of n if height is 0. */
+static void make_mnist(const char *name, int n, int height, int width)
+{
+    unsigned char bytes[16 + 400] = {0, 0, 8, height ? 3 : 1, [7] = (unsigned char)n};
+    int at = height ? 16 : 8, size = n * (height ? height * width : 1);
+    if (height)
+        bytes[11] = (unsigned char)height, bytes[15] = (unsigned char)width;
+    for (int i = 0; i < size; i++)
+        bytes[at + i] = (unsigned char)(i % 10);
+    make(name, bytes, (size_t)(at + size));
+}
+
+TS_TEST(files_of_mnist_become_images_and_labels, IN_FOLDER)
+{
+    TS_SCOPE;
+    ts_tensor *x[4];
+    make_mnist("train-images-idx3-ubyte", 11, 4, 5);
+    make_mnist("train-labels-idx1-ubyte", 11, 0, 0);
+    make_mnist("t10k-images.idx3-ubyte", 3, 4, 5); /* the name that some programs extract */
+    make_mnist("t10k-labels-idx1-ubyte", 3, 0, 0);
+    ck_ok(ts_mnist_load(test_folder, 10, &x[0], &x[1], &x[2], &x[3]));
+    ck_values(x[1], TS_I64, (int64_t[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0}, 88);
+    ck_values(x[3], TS_I64, (int64_t[]){0, 1, 2}, 24);
+    ck_assert_int_eq(ts_size(x[0], 0), 11);
+    ck_assert_int_eq(ts_size(x[2], 1), 4);
+    ck_assert_int_eq(((const unsigned char *)ts_data(x[2]))[59], 9);
+}
+
+TS_TEST(files_of_mnist_that_do_not_belong_together_are_named, IN_FOLDER)
+{
+    static const struct {
+        const char *name; /* of a file that is replaced by one with these sizes */
+        int n, height, width;
+        ts_status code;
+        const char *message;
+    } wrong[] = {{"train-labels-idx1-ubyte", 8, 0, 0, TS_ERR_FORMAT,
+                  "got 9 train-images and 8 train-labels"},
+                 {"t10k-labels-idx1-ubyte", 10, 0, 0, TS_ERR_FORMAT,
+                  "got 9 t10k-images and 10 t10k-labels"},
+                 {"t10k-images-idx3-ubyte", 9, 5, 4, TS_ERR_FORMAT,
+                  "got 4 x 5 in train-images and 5 x 4 in t10k-images"},
+                 {"train-images-idx3-ubyte", 9, 0, 0, TS_ERR_FORMAT, "expected u8 with 3 dims, got "
+                  "u8 (9)"},
+                 {"t10k-labels-idx1-ubyte", 3, 3, 1, TS_ERR_FORMAT, "expected u8 with 1 dims, got "
+                  "u8 (3, 3, 1)"},
+                 {"train-labels-idx1-ubyte", -1, 0, 0, TS_ERR_IO, "expected the four files of "
+                  "MNIST, found no train-labels-idx1-ubyte"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        TS_SCOPE;
+        ts_tensor *x[4];
+        make_mnist("train-images-idx3-ubyte", 9, 4, 5);
+        make_mnist("train-labels-idx1-ubyte", 9, 0, 0);
+        make_mnist("t10k-images-idx3-ubyte", 9, 4, 5);
+        make_mnist("t10k-labels-idx1-ubyte", 9, 0, 0);
+        if (wrong[i].n >= 0)
+            make_mnist(wrong[i].name, wrong[i].n, wrong[i].height, wrong[i].width);
+        else
+            unlink(in_folder(wrong[i].name));
+        ck_assert_int_eq(ts_mnist_load(test_folder, 9, &x[0], &x[1], &x[2], &x[3]), wrong[i].code);
+        ck_failed(wrong[i].code, wrong[i].message);
+    }
+    TS_SCOPE;
+    ts_tensor *x[4];
+    make_mnist("train-labels-idx1-ubyte", 9, 0, 0);
+    ck_assert_int_eq(ts_mnist_load(test_folder, 7, &x[0], &x[1], &x[2], &x[3]), TS_ERR_FORMAT);
+    ck_failed(TS_ERR_FORMAT, "expected classes below 7, got 7 at position 7 of train-labels");
+    for (int i = 0; i < 2; i++)
+        make_mnist(i ? "train-images-idx3-ubyte" : "train-labels-idx1-ubyte", 0, 4 * i, 5);
+    ck_assert_int_eq(ts_mnist_load(test_folder, 9, &x[0], &x[1], &x[2], &x[3]), TS_ERR_FORMAT);
+    ck_failed(TS_ERR_FORMAT, "at least one image, got 0 train-images and 0 train-labels");
+}
+
 /* ------------------------------------------------------------------------------- CIFAR ---- */
 
 TS_TEST(cifar_records_become_images_and_labels, .loop = 2, IN_FOLDER)
@@ -131,6 +205,36 @@ TS_TEST(tables_of_numbers_are_read, IN_FOLDER)
               (double[]){1, 2}, 16);
 }
 
+TS_TEST(cells_may_be_quoted_and_have_blanks_around_them, IN_FOLDER)
+{
+    static const struct {
+        const char *text;
+        double values[4];
+    } right[] = {{"\"1\",\"-2.5\"\n3,\"4\"", {1, -2.5, 3, 4}},
+                 {"\"1\" , \"2\"\t\r\n\t\" 3 \",4 \t\n", {1, 2, 3, 4}},
+                 {"1,2\r3,4\r", {1, 2, 3, 4}},
+                 {"1,2\r\r\n\n3,4", {1, 2, 3, 4}},
+                 {"1, 2\t\n \t\n3,4\t\n  ", {1, 2, 3, 4}}};
+    for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+        TS_SCOPE;
+        ts_tensor *t = table(right[i].text, NULL);
+        ck_values(t, TS_F64, right[i].values, sizeof right[i].values);
+        ck_assert_int_eq(ts_size(t, 0), 2);
+    }
+    TS_SCOPE;
+    const double *x = ts_data(table("\"\",\"1\"\r,\n", NULL));
+    ck_assert(isnan(x[0]) && x[1] == 1 && isnan(x[2]) && isnan(x[3]));
+    ts_csv_load_opts tabs = {.size = sizeof tabs, .separator = '\t'};
+    x = ts_data(table("1 \t\t 2\t\r\t\t\t4\n", &tabs));
+    ck_assert(x[0] == 1 && isnan(x[1]) && x[2] == 2 && isnan(x[4]) && isnan(x[6]) && x[7] == 4);
+    /* names with separators, quotes and line ends are one line */
+    ts_csv_load_opts skip = {.size = sizeof skip, .skip_lines = 2};
+    ck_values(table("a 5\" disc\n\"a,b\n\"\"c\"\"\r\",d\n1,2\n", &skip), TS_F64,
+              (double[]){1, 2}, 16);
+    ck_assert_ptr_null(table("\na\n\"a,b\r\n\"\"c\"\"\r\"\r1\r\nx", &skip));
+    ck_failed(TS_ERR_FORMAT, "line 7, column 1: expected a number, got 'x'");
+}
+
 TS_TEST(tables_that_break_a_rule_are_named, IN_FOLDER)
 {
     TS_SCOPE;
@@ -140,7 +244,14 @@ TS_TEST(tables_that_break_a_rule_are_named, IN_FOLDER)
                  {"1,2\n3,4 5\n", "line 2, column 2: expected a number, got '4 5'"},
                  {"1,2\n3\n", "line 2: expected 2 columns, got 1"},
                  {"1\n2,3", "line 2: expected 1 columns, got 2"},
-                 {"1,\"2\"\n", "got '\"2\"'"},
+                 {"1,\"2\n", "line 1, column 2: expected a number, got '\"2'"},
+                 {"1,\"2\"3\n", "got '\"2\"3'"},
+                 {"1,2\"\n", "got '2\"'"},
+                 {"\"1,2\",3\n", "column 1: expected a number, got '1,2'"},
+                 {"1,\"2\"\"\"\n", "got '2\"\"'"},
+                 {"1\r\n\"\n2\"\r3", "line 2, column 1: expected a number, got '\\x0a2'"},
+                 {"1\r\n\"2\r\n\"\r3", "line 2, column 1: expected a number, got '2\\x0d\\x0a'"},
+                 {"1,2\r3\r", "line 2: expected 2 columns, got 1"},
                  {"\n\n", "expected a row of numbers"},
                  {"", "expected a row of numbers"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -245,101 +356,4 @@ TS_TEST(a_library_that_is_missing_is_an_error, IN_FOLDER)
     setenv("TS_LIBPNG", "libz.so.1", 1);
     ck_assert_ptr_null(ts_png_load(in_folder("d.npz"), NULL));
     ck_failed(TS_ERR_UNSUPPORTED, "has no png_");
-}
-
-/* --------------------------------------------------------------------------------- PNG ---- */
-
-static bool no_libpng(void)
-{
-    ts_tensor *t = ts_zeros(TS_SIZES(1, 1), TS_U8);
-    return ts_png_save(in_folder("probe.png"), t) == TS_ERR_UNSUPPORTED;
-}
-
-TS_TEST(pictures_of_one_to_four_channels_round_trip, .loop = 4, IN_FOLDER)
-{
-    TS_SCOPE;
-    if (no_libpng())
-        TS_SKIP("no libpng");
-    ts_tensor *t = ts_to(ts_reshape(ts_arange(0, (_i + 1) * 35, 1, TS_I64), TS_SIZES(_i + 1, 5, 7)),
-                         TS_U8);
-    ck_ok(ts_png_save(in_folder("a.png"), t));
-    ts_tensor *u = ts_png_load(in_folder("a.png"), NULL);
-    ck_values(ts_contiguous(u), TS_U8, ts_data(t), (size_t)ts_numel(t));
-    ck_assert_int_eq(ts_size(u, 0), _i + 1);
-    ck_assert_int_eq(ts_strides(u)[0], 1);
-    if (_i == 0) {
-        ck_ok(ts_png_save(in_folder("b.png"), ts_select(t, 0, 0)));
-        ck_values(ts_png_load(in_folder("b.png"), NULL), TS_U8, ts_data(t), 35);
-    }
-    /* converted to 1 to 4 channels */
-    for (int channels = 1; channels <= 4; channels++) {
-        u = ts_contiguous(ts_png_load(in_folder("a.png"),
-                                      TS_OPTS(ts_png_opts, .channels = channels)));
-        ck_ok(u);
-        ck_assert_int_eq(ts_size(u, 0), channels);
-        const unsigned char *own = ts_data(t), *got = ts_data(u);
-        bool colour = _i >= 2, alpha = _i & 1;
-        for (int k = 0; k < 35; k++) {
-            if (channels >= 3)
-                ck_assert_int_eq(got[k + 70], own[k + (colour ? 70 : 0)]);
-            else if (!colour)
-                ck_assert_int_eq(got[k], own[k]);
-            if (channels % 2 == 0)
-                ck_assert_int_eq(got[k + 35 * (channels - 1)], alpha ? own[k + 35 * _i] : 255);
-        }
-    }
-}
-
-/* A mask of 3 x 1 pixels with a palette of 3 colours and 2 bits each: indices 0, 1, 2. */
-static const unsigned char palette[] = {
-#include "tests/io/palette.h"
-};
-
-TS_TEST(indices_of_a_palette_are_classes, IN_FOLDER)
-{
-    TS_SCOPE;
-    if (no_libpng())
-        TS_SKIP("no libpng");
-    const char *path = make("p.png", palette, sizeof palette);
-    ck_values(ts_png_load(path, TS_OPTS(ts_png_opts, .indices = true)), TS_U8, "\0\1\2", 3);
-    ck_values(ts_contiguous(ts_png_load(path, NULL)), TS_U8, "\12\24\36\50\62\74\106\120\132", 9);
-    ck_assert_ptr_null(ts_png_load(path, TS_OPTS(ts_png_opts, .max_pixels = 2)));
-    ck_failed(TS_ERR_FORMAT, "at most 2 pixels, got 3 x 1");
-}
-
-TS_TEST(broken_pictures_are_errors, IN_FOLDER)
-{
-    TS_SCOPE;
-    if (no_libpng())
-        TS_SKIP("no libpng");
-    unsigned char bytes[sizeof palette];
-    memcpy(bytes, palette, sizeof bytes);
-    for (size_t size = 0; size < sizeof bytes; size++) {
-        ts_tensor *t = ts_png_load(make("p.png", bytes, size), NULL);
-        ck_assert(!t || size >= sizeof bytes - 16); /* the last chunk has no pixels */
-        if (!t)
-            ck_failed(TS_ERR_FORMAT, "libpng says: ");
-    }
-    int refused = 0;
-    for (size_t i = 0; i < sizeof bytes; i++) {
-        bytes[i] ^= 0x41;
-        ts_tensor *t = ts_png_load(make("p.png", bytes, sizeof bytes), NULL);
-        refused += !t;
-        ck_assert(t || ts_error_code() == TS_ERR_FORMAT);
-        ts_error_clear();
-        bytes[i] ^= 0x41;
-    }
-    ck_assert_int_gt(refused, (int)sizeof bytes / 2);
-    memcpy(bytes, palette, sizeof bytes);
-    ck_assert_int_eq(ts_png_save(in_folder("x.png"), ts_zeros(TS_SIZES(5, 2, 2), TS_U8)),
-                     TS_ERR_SHAPE);
-    ck_failed(TS_ERR_SHAPE, "1 to 4 channels, got (5, 2, 2)");
-    ck_assert_int_eq(ts_png_save(in_folder("x.png"), ts_zeros(TS_SIZES(2, 2), TS_F32)),
-                     TS_ERR_DTYPE);
-    ck_assert_int_eq(ts_png_save(in_folder("no/x.png"), ts_zeros(TS_SIZES(2, 2), TS_U8)),
-                     TS_ERR_IO);
-    ck_assert_int_eq(ts_png_save(in_folder("x.png"), ts_zeros(TS_SIZES(0, 2), TS_U8)),
-                     TS_ERR_SHAPE);
-    ts_error_clear();
-    ck_assert_int_eq(access(in_folder("x.png"), F_OK), -1);
 }

@@ -106,6 +106,19 @@ static ts_tensor *odd_after(void *payload, ts_module *m, ts_tensor *x, ts_tensor
     (void)payload, (void)m, (void)x;
     return odd_tensor(y);
 }
+static ts_status odd_before_list(void *payload, ts_module *m, ts_tensor **inputs, int n)
+{
+    (void)payload, (void)m;
+    if (one_in(4))
+        inputs[below(n)] = odd_tensor(inputs[0]);
+    return odd_status(TS_OK);
+}
+static ts_tensor *odd_after_list(void *payload, ts_module *m, ts_tensor *const *inputs, int n,
+                                 ts_tensor *y)
+{
+    (void)payload, (void)m;
+    return odd_tensor(one_in(4) ? inputs[below(n)] : y);
+}
 static ts_status odd_write(FILE *out, void *ctx)
 {
     (void)ctx;
@@ -280,6 +293,8 @@ DRAW_CALLBACK(activation, activation, odd_activation)
 DRAW_CALLBACK(module_forward, module_forward, odd_module_forward)
 DRAW_CALLBACK(before_forward, before_forward, odd_before)
 DRAW_CALLBACK(after_forward, after_forward, odd_after)
+DRAW_CALLBACK(before_list, before_list, odd_before_list)
+DRAW_CALLBACK(after_list, after_list, odd_after_list)
 DRAW_CALLBACK(replace_write, replace_write, odd_write)
 DRAW_CALLBACK(function_forward, forward, odd_forward)
 DRAW_CALLBACK(function_forward, backward, odd_backward)

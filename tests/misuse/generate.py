@@ -46,6 +46,7 @@ BY_NAME = {
     "ts_mlp_opts activation": "activation", "ts_module_type forward": "module_forward",
     "ts_forward_hook before": "before_forward",
     "ts_forward_hook after": "after_forward",
+    "ts_forward_hook before_list": "before_list", "ts_forward_hook after_list": "after_list",
     "ts_module_type free": "end_of_context", "ts_function forward": "forward",
     "ts_function backward": "backward", "release": "end_of_context",
     "ts_c_locale_leave previous": "locale", "ts_progress_opts clock": "clock",

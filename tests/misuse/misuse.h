@@ -231,6 +231,9 @@ typedef ts_tensor *(*activation)(ts_tensor *x);
 typedef ts_tensor *(*module_forward)(ts_module *m, ts_tensor *x);
 typedef ts_tensor *(*before_forward)(void *payload, ts_module *m, ts_tensor *x);
 typedef ts_tensor *(*after_forward)(void *payload, ts_module *m, ts_tensor *x, ts_tensor *y);
+typedef ts_status (*before_list)(void *payload, ts_module *m, ts_tensor **inputs, int n);
+typedef ts_tensor *(*after_list)(void *payload, ts_module *m, ts_tensor *const *inputs, int n,
+                                 ts_tensor *y);
 typedef ts_status (*replace_write)(FILE *out, void *ctx);
 typedef ts_status (*function_forward)(ts_function_call *call, void *ctx, ts_tensor *const *inputs,
                                       int n, ts_tensor **outputs, int m);
@@ -243,6 +246,8 @@ activation draw_activation(const char *argument);
 module_forward draw_module_forward(const char *argument);
 before_forward draw_before_forward(const char *argument);
 after_forward draw_after_forward(const char *argument);
+before_list draw_before_list(const char *argument);
+after_list draw_after_list(const char *argument);
 replace_write draw_replace_write(const char *argument);
 function_forward draw_forward(const char *argument);
 function_forward draw_backward(const char *argument);

@@ -78,6 +78,101 @@ TS_TEST(hooks_change_argument_and_result_in_the_order_in_which_they_were_added)
     ck_assert_int_eq(b.released, 1);
 }
 
+TS_TEST(an_id_of_a_removed_hook_names_no_later_hook)
+{
+    TS_SCOPE;
+    seen s[4] = {{'a', 'A', 0}, {'b', 'B', 0}, {'c', 'C', 0}, {'d', 'D', 0}};
+    ts_module *m = ts_activation_new("ReLU", ts_relu);
+    int64_t ids[4];
+    for (int i = 0; i < 3; i++) {
+        ids[i] = add_hook(m, &s[i]);
+        for (int k = 0; k < i; k++)
+            ck_assert_int_ne(ids[i], ids[k]);
+        if (i) /* all hooks but the first are removed again */
+            ck_assert_int_eq(ts_module_remove_forward_hook(m, ids[i]), TS_OK);
+    }
+    ck_assert_int_eq(ts_module_remove_forward_hook(m, ids[0]), TS_OK);
+    ids[3] = add_hook(m, &s[3]);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(ts_module_remove_forward_hook(m, ids[i]), TS_ERR_INDEX);
+        ck_assert_int_eq(s[i].released, 1);
+    }
+    ts_error_clear();
+    order[0] = 0;
+    ck_assert_ptr_nonnull(ts_forward(m, ts_ones(TS_SIZES(1), TS_F32)));
+    ck_assert_str_eq(order, "dD");
+    ck_assert_int_eq(ts_module_remove_forward_hook(m, ids[3]), TS_OK);
+    ts_module_free(m);
+}
+
+static ts_tensor *weigh(ts_module *m, ts_tensor *const *inputs, int n) // sum of (i + 1) inputs[i]
+{
+    (void)m;
+    ts_tensor *y = inputs[0];
+    for (int i = 1; i < n; i++)
+        y = ts_add(y, ts_mul_scalar(inputs[i], i + 1));
+    return y;
+}
+
+static ts_status swap_ends(void *payload, ts_module *m, ts_tensor **inputs, int n)
+{
+    (void)m;
+    ts_tensor *first = inputs[0];
+    inputs[0] = inputs[n - 1], inputs[n - 1] = first;
+    strncat(order, payload, 1);
+    return TS_OK;
+}
+
+static ts_status drop_last(void *payload, ts_module *m, ts_tensor **inputs, int n)
+{
+    (void)payload, (void)m;
+    inputs[n - 1] = NULL;
+    return TS_OK;
+}
+
+static ts_tensor *add_inputs(void *payload, ts_module *m, ts_tensor *const *inputs, int n,
+                             ts_tensor *y)
+{
+    (void)payload, (void)m;
+    for (int i = 0; i < n; i++)
+        y = ts_add(y, ts_mul_scalar(inputs[i], 1000));
+    return y;
+}
+
+static ts_tensor *add_first(void *payload, ts_module *m, ts_tensor *x, ts_tensor *y)
+{
+    (void)payload, (void)m;
+    return ts_add(y, ts_mul_scalar(x, 1000000));
+}
+
+TS_TEST(hooks_of_a_list_see_and_replace_all_inputs)
+{
+    TS_SCOPE;
+    ts_module *m = ts_activation_new("ReLU", ts_relu);
+    char letter[] = "s";
+    const ts_forward_hook hook = {.size = sizeof hook, .before_list = swap_ends, .payload = letter,
+                                  .after = add_first, .after_list = add_inputs};
+    ck_assert_int_eq(ts_module_set_forward_list(m, weigh), TS_OK);
+    ts_tensor *x[] = {ts_full(TS_SIZES(1), TS_SCALAR(1.0), TS_F64),
+                      ts_full(TS_SIZES(1), TS_SCALAR(10.0), TS_F64),
+                      ts_full(TS_SIZES(1), TS_SCALAR(100.0), TS_F64)},
+              *given[] = {x[0], x[1], x[2]};
+    ck_assert_double_eq(value_of(ts_forward_list(m, x, 3)), 1 + 20 + 300);
+    ck_assert_int_eq(ts_module_add_forward_hook(m, &hook, NULL), TS_OK);
+    order[0] = 0;
+    ck_assert_double_eq(value_of(ts_forward_list(m, x, 3)), 100 + 20 + 3 + 111000 + 100000000);
+    ck_assert_mem_eq(x, given, sizeof x); /* the caller's list */
+    ck_assert_double_eq(value_of(ts_forward(m, x[1])), 10 + 10000 + 10000000);
+    ck_assert_str_eq(order, "ss");
+    ck_assert_int_eq(ts_module_add_forward_hook(m, TS_OPTS(ts_forward_hook,
+                                                           .before_list = drop_last), NULL),
+                     TS_OK);
+    ck_assert_ptr_null(ts_forward_list(m, x, 2));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_NULL);
+    ts_error_clear();
+    ts_module_free(m);
+}
+
 static ts_tensor *refuse(void *payload, ts_module *m, ts_tensor *x)
 {
     (void)x;

@@ -63,6 +63,47 @@ TS_TEST(a_folder_has_one_run_at_a_time, IN_FOLDER)
     ts_run_close(NULL);
 }
 
+static ts_status set(ts_run *run, int64_t batch, int64_t width)
+{
+    return ts_run_settings(run, (const char *[]){"--batch", "--width"}, (int64_t[]){batch, width},
+                           2);
+}
+
+TS_TEST(a_resumed_run_has_the_settings_of_the_saved_one, IN_FOLDER)
+{
+    const char *dir = in_folder("run"), *path = in_folder("run/settings.json");
+    static const char *const broken[] = {"{\n  \"a\": \n}\n", "{\"a\": 1}\n", "{\n  \"a\": 1", "x"},
+                      *const bad[] = {"", "a b", "a\"", "\\"};
+    ts_run *run = new_run(dir);
+    ck_ok(set(run, 8, -16));
+    ck_ok(set(run, 4, -16)); /* a new run may change its mind */
+    ts_run_close(run);
+    run = resumed(dir);
+    ck_ok(set(run, 4, -16));
+    ck_assert_int_eq(set(run, 8, -16), TS_ERR_STATE);
+    ck_failed(TS_ERR_STATE, "expected --batch 4, as in the saved run, got 8");
+    ck_assert_int_eq(set(run, 4, 16), TS_ERR_STATE);
+    ck_failed(TS_ERR_STATE, "expected --width -16, as in the saved run, got 16");
+    ck_ok(ts_run_settings(run, (const char *[]){"--new"}, (int64_t[]){INT64_MIN}, 1));
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(ts_run_settings(run, &bad[i], (int64_t[]){1}, 1), TS_ERR_VALUE);
+        write_file(path, broken[i], strlen(broken[i]));
+        ck_assert_int_eq(set(run, 4, -16), TS_ERR_FORMAT);
+        ck_failed(TS_ERR_FORMAT, "settings.json': expected a name and a number");
+    }
+    unlink(path);
+    ck_ok(set(run, 5, 5)); /* nothing is known */
+    ts_run_close(run);
+    write_file(path, "x", 1);
+    ck_ok(run = overwriting(dir));
+    ck_assert_int_eq(access(path, F_OK), -1);
+    ck_ok(ts_run_settings(run, NULL, NULL, 0));
+    ts_run_close(run);
+    ck_ok(run = resumed(dir));
+    ck_ok(set(run, 1, 1));
+    ts_run_close(run);
+}
+
 /* After a process has ended by exit or a signal, its run folder can be opened again. */
 TS_TEST(the_end_of_a_process_frees_its_folder, .loop = 3, IN_FOLDER)
 {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Tests of the MNIST example as a process, on IDX files that it draws. Usage: mnist.py PROGRAM"""
+import math
 import os
 import random
 import re
@@ -70,8 +71,22 @@ class Mnist(unittest.TestCase):
     def test_missing_files_are_named(self):
         done = self.run_on(os.path.join(self.folder, "absent"))
         self.assertEqual(done.returncode, 1)
-        self.assertIn("must have the four files of MNIST", done.stderr)
-        self.assertIn("absent/train-", done.stderr)
+        self.assertIn("absent': expected the four files of MNIST, found no train-", done.stderr)
+
+    def test_wrong_files_are_named_before_training(self):
+        folder = os.path.join(self.folder, "wrong")
+        os.mkdir(folder)
+        for name, sizes, text in (
+                ("train-images-idx3-ubyte", (5, 3, 3), "at least 4 x 4 pixels, got 3 x 3"),
+                ("train-labels-idx1-ubyte", (4,), "got 5 train-images and 4 train-labels")):
+            for part in "train", "t10k":
+                self.write(f"wrong/{part}-images-idx3-ubyte", (5, 3, 3), bytes(45))
+                self.write(f"wrong/{part}-labels-idx1-ubyte", (5,), bytes(5))
+            self.write("wrong/" + name, sizes, bytes(math.prod(sizes)))
+            done = self.run_on(folder)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(text, done.stderr)
+            self.assertEqual(len(re.findall("^error: ", done.stderr, re.M)), 1, done.stderr)
 
 
 if __name__ == "__main__":

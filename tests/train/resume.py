@@ -371,8 +371,9 @@ class Training(unittest.TestCase):
                                           not os.path.exists(os.path.join(out, "log.csv"))):
                 time.sleep(0.01)
             run.kill()
-        self.assertEqual([name for name in os.listdir(out) if not name.startswith("checkpoints")
-                          and name not in ("log.csv", "run.json", "my-notes.txt")], [])
+        own = ("log.csv", "run.json", "settings.json", "my-notes.txt")
+        self.assertEqual([name for name in os.listdir(out)
+                          if not name.startswith("checkpoints") and name not in own], [])
 
     def test_a_second_trainer_is_refused_while_the_first_lives(self):
         out = os.path.join(self.folder, "shared")
@@ -391,6 +392,16 @@ class Training(unittest.TestCase):
             first.kill()
         done = self.run_to_end(out, "--overwrite", steps=2)
         self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_options_that_do_not_fit_the_saved_run_are_named(self):
+        out = self.copied("with-options")
+        self.refused(out, "--resume", "--seed", "2",
+                     says=(out, "expected --seed 1, as in the saved run, got 2"))
+        done = self.run_to_end(out, "--resume", steps=STEPS - 1)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"'--steps': expected at least {STEPS}, the step of the checkpoint, got "
+                      f"{STEPS - 1}", done.stderr)
+        self.assert_same_run(out)
 
     def test_two_runs_are_never_mixed(self):
         other = os.path.join(self.folder, "other")

@@ -31,12 +31,19 @@ def log_of(folder):
                 for row in csv.DictReader(file)]
 
 
-def write_png(path, side, colour, row):
-    """Writes a square PNG image of equal rows, with 8 bits per channel."""
+def packed(values, depth):
+    """Bytes of a row of values of `depth` bits, of which the last byte is padded."""
+    bits = "".join(f"{value:0{depth}b}" for value in values)
+    bits += "0" * (-len(bits) % 8)
+    return int(bits, 2).to_bytes(len(bits) // 8, "big")
+
+
+def write_png(path, side, colour, row, depth=8):
+    """Writes a square PNG image of equal rows, with `depth` bits per channel."""
     def chunk(name, data):
         check = struct.pack(">I", zlib.crc32(name + data))
         return struct.pack(">I", len(data)) + name + data + check
-    head = struct.pack(">IIBBBBB", side, side, 8, colour, 0, 0, 0)
+    head = struct.pack(">IIBBBBB", side, side, depth, colour, 0, 0, 0)
     with open(path, "wb") as file:
         file.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) +
                    chunk(b"IDAT", zlib.compress((b"\0" + row) * side)) + chunk(b"IEND", b""))
@@ -113,8 +120,9 @@ class UNet(unittest.TestCase):
         for a, b in zip(first, second):
             self.assertAlmostEqual(float(a[1]), float(b[1]), delta=0.05)
 
-    def pairs(self, name, masks):
-        """A folder of images whose left part is red; there their masks have the value `masks`."""
+    def pairs(self, name, masks, depth=8):
+        """A folder of images whose left part is red; there their grey masks of `depth` bits have
+        the value `masks`."""
         folder = os.path.join(self.folder, name)
         for part in "images", "masks":
             os.makedirs(os.path.join(folder, part))
@@ -124,7 +132,7 @@ class UNet(unittest.TestCase):
                         for c in ((220, 30, 40) if x < edge else (40, 60, 70 + 5 * (x % 3))))
             write_png(os.path.join(folder, "images", f"{i:02}.png"), SIZE + 3, 2, row)
             write_png(os.path.join(folder, "masks", f"{i:02}.png"), SIZE + 3, 0,
-                      bytes(masks * (x < edge) for x in range(SIZE + 3)))
+                      packed([masks * (x < edge) for x in range(SIZE + 3)], depth), depth)
         return folder
 
     def test_pairs_of_files_train_and_resume(self):
@@ -156,6 +164,54 @@ class UNet(unittest.TestCase):
         done = self.run_to_end(out, "--data", self.folder)
         self.assertEqual(done.returncode, 1)
         self.assertIn("found no PNG file", done.stderr)
+
+    def test_a_missing_mask_is_named_before_training(self):
+        folder = self.pairs("missing", 1)
+        os.remove(os.path.join(folder, "masks", "13.png"))
+        out = os.path.join(self.folder, "unmasked")
+        done = self.run_to_end(out, "--data", folder, "--classes", "2")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("masks/13.png': No such file", done.stderr)
+        self.assertFalse(os.path.exists(out))
+
+    def test_masks_of_any_depth_have_the_same_classes(self):
+        logs = []
+        for depth in 1, 2, 4, 8, 16:
+            folder = self.pairs(f"depth{depth}", 1, depth)
+            out = os.path.join(self.folder, f"of{depth}")
+            done = self.run_to_end(out, "--data", folder, "--classes", "2")
+            if "libpng" in done.stderr and done.returncode:
+                self.skipTest("no libpng")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            logs.append(log_of(out))
+            self.assertEqual(logs[0], logs[-1])
+
+    def test_drawn_scenes_have_three_classes(self):
+        out = os.path.join(self.folder, "classes")
+        for classes in "2", "5":
+            done = self.run_to_end(out, "--classes", classes)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, f"'--classes': expected 3 .*, got {classes}")
+            self.assertFalse(os.path.exists(out))
+
+    def test_a_resumed_run_names_the_option_that_differs(self):
+        out = os.path.join(self.folder, "options")
+        shutil.copytree(self.straight, out)
+        for option, saved, value in (("--batch", 4, 8), ("--width", 2, 3), ("--seed", 1, 2),
+                                     ("--size", SIZE, 2 * SIZE)):
+            done = self.run_to_end(out, "--resume", option, str(value))
+            self.assertEqual(done.returncode, 1, option)
+            self.assertIn(f"expected {option} {saved}, as in the saved run, got {value}",
+                          done.stderr)
+        done = self.run_to_end(out, "--resume", "--data", self.pairs("other", 1), "--classes", "2")
+        self.assertIn("expected --classes 3, as in the saved run, got 2", done.stderr)
+        done = self.run_to_end(out, "--resume", "--steps", "5")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"'--steps': expected at least {STEPS}, the step of the checkpoint, got 5",
+                      done.stderr)
+        self.assertEqual(log_of(out), log_of(self.straight))
+        done = self.run_to_end(out, "--resume")
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_a_size_that_cannot_be_halved_is_refused(self):
         done = self.run_to_end(os.path.join(self.folder, "odd"), "--size", "40")

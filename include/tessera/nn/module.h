@@ -104,25 +104,32 @@ typedef ts_tensor *(*ts_forward_list_fn)(ts_module *m, ts_tensor *const *inputs,
  *  has no forward. TS_ERR_NULL if m or forward is NULL. */
 TS_API ts_status ts_module_set_forward_list(ts_module *m, ts_forward_list_fn forward);
 /** ts_forward() for n tensors, 1 to 16. With n = 1 and a type that has a forward, calls that
- *  forward; otherwise calls the function set by ts_module_set_forward_list(). Hooks receive the
- *  first tensor and may replace it. Errors: those of ts_forward(), TS_ERR_VALUE (n) and
- *  TS_ERR_NULL. */
+ *  forward; otherwise calls the function set by ts_module_set_forward_list(). Errors: those of
+ *  ts_forward(), TS_ERR_VALUE (n) and TS_ERR_NULL. */
 TS_API ts_tensor *ts_forward_list(ts_module *m, ts_tensor *const *inputs, int n);
 
 /** Functions around a module's forward; each may be NULL. */
 typedef struct ts_forward_hook {
     size_t size; /**< sizeof(ts_forward_hook) */
-    /** Returns the module's input: x, or another tensor in the caller's scope; NULL on failure. */
+    /** Returns the module's first input: x, or another tensor in the caller's scope; NULL on
+     *  failure. */
     ts_tensor *(*before)(void *payload, ts_module *m, ts_tensor *x);
-    /** Returns the module's result: y, or another tensor in the caller's scope; NULL on failure. */
+    /** Returns the module's result: y, or another tensor in the caller's scope; NULL on failure.
+     *  x: the first input, as the functions before the forward left it. */
     ts_tensor *(*after)(void *payload, ts_module *m, ts_tensor *x, ts_tensor *y);
     void *payload;                  /**< passed to the functions */
     void (*release)(void *payload); /**< called when the hook is removed or the module freed */
+    /** Like `before`, for all n inputs, of which it may replace any; runs after `before`. */
+    ts_status (*before_list)(void *payload, ts_module *m, ts_tensor **inputs, int n);
+    /** Like `after`, with all n inputs; runs after `after`. */
+    ts_tensor *(*after_list)(void *payload, ts_module *m, ts_tensor *const *inputs, int n,
+                             ts_tensor *y);
 } ts_forward_hook;
 /**
  * Adds a hook. Hooks run in the order in which they were added.
  * @param hook  copied
- * @param id    receives the number for ts_module_remove_forward_hook(); may be NULL
+ * @param id    receives the number for ts_module_remove_forward_hook(), which no other hook of the
+ *              module gets, also later; may be NULL
  * Errors: TS_ERR_NULL, TS_ERR_VALUE (size), TS_ERR_MEMORY, TS_ERR_STATE while the module runs.
  */
 TS_API ts_status ts_module_add_forward_hook(ts_module *m, const ts_forward_hook *hook, int64_t *id);

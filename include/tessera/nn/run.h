@@ -20,7 +20,7 @@ typedef struct ts_run_opts {
     bool overwrite; /**< remove the run in the folder, if any, then begin a new one; not with
                          resume */
     /** `noutputs` names, without '/', of further files that the program writes to the folder
-     *  besides log.csv and checkpoints, such as charts. A new run removes them. */
+     *  besides log.csv, settings.json and checkpoints, such as charts. A new run removes them. */
     const char *const *outputs;
     int noutputs;
 } ts_run_opts;
@@ -40,6 +40,19 @@ TS_API ts_run *ts_run_open(const char *dir, const ts_run_opts *opts);
 /** The run's id: a random integer from 1 to 2^53 - 1, which a double represents exactly. A resumed
  *  run keeps its id. 0 for NULL. */
 TS_API int64_t ts_run_id(const ts_run *run);
+/**
+ * Stores the settings of a run that must not change when it is resumed, such as options that
+ * determine sizes of its model or its batches. For a new run, writes them to DIR/settings.json. For
+ * a resumed run, compares those that the file has; a missing file is no error.
+ * @param names   n names, such as "--batch", of 1 to 63 printable ASCII characters without blanks,
+ *                '"' and '\\'
+ * @param values  n numbers
+ * Errors: TS_ERR_STATE if a setting of the saved run differs (the message has its name and both
+ * values), TS_ERR_VALUE (names), TS_ERR_FORMAT (other contents of the file), TS_ERR_NULL,
+ * TS_ERR_IO, TS_ERR_MEMORY.
+ */
+TS_API ts_status ts_run_settings(const ts_run *run, const char *const *names, const int64_t *values,
+                                 int n);
 /**
  * Opens the log DIR/log.csv: with ts_csv_create() for a new run, with ts_csv_resume() after
  * last_step for a resumed run.
