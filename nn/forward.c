@@ -126,10 +126,10 @@ static bool run_before(ts_module *m, ts_tensor **inputs, int n)
             return false;
         if (h->is.before_list && h->is.before_list(h->is.payload, m, inputs, n) != TS_OK)
             return false;
+        for (int i = 0; i < n; i++)
+            if (!inputs[i])
+                return false;
     }
-    for (int i = 0; i < n; i++)
-        if (!inputs[i])
-            return false;
     return true;
 }
 
