@@ -21,9 +21,8 @@ build: build/build.ninja ## build the library, examples and benchmarks (release)
 RUN_OPTIONS = $${DEVICE:+--device "$$DEVICE"} $${STEPS:+--steps "$$STEPS"} $${SEED:+--seed "$$SEED"} \
     $${COMPILE:+--compile} $${RESUME:+--resume} $${OVERWRITE:+--overwrite}
 
-# A resumed run needs its original training text, so the text is kept. The default folder is for
-# trials, so a new run replaces the old one there; a named folder keeps its run unless
-# OVERWRITE=1.
+# A resumed run needs its original training text, so RESUME=1 does not collect the text again. A new
+# run replaces the run in the default folder; in a folder that OUT names, only with OVERWRITE=1.
 train: build/build.ninja ## train a GPT; STEPS= OUT= SEED= DATA= DEVICE=cpu|cuda COMPILE=1 RESUME=1 OVERWRITE=1
 	@ninja -C build trainer
 	@if [ -z "$$DATA" ] && ! { [ -n "$$RESUME" ] && [ -f build/corpus.txt ]; }; then \
@@ -40,8 +39,8 @@ unet: build/build.ninja ## train a U-Net; DATA= CLASSES= SIZE= WIDTH= BATCH= AMP
     $${WIDTH:+--width "$$WIDTH"} $${BATCH:+--batch "$$BATCH"}
 
 test: build-for-tests build-asan/build.ninja ## run all tests but the slow ones
-# Without the op suite in the baseline variant, which `make sanitize-quick` runs, and without interrupted
-# runs of the GPT example; an interrupted run of the U-Net remains.
+# Omits the op suite in the baseline variant, which `make sanitize-quick` runs, and interrupted runs of
+# the GPT example; `make test-quick` keeps an interrupted run of the U-Net.
 test-quick: OMITTED := --no-suite repeated ## run the part of `make test` that .ci/run runs
 test test-quick: build-for-tests build-asan/build.ninja
 	@tools/gpu-suite current
@@ -61,7 +60,8 @@ NO_FALSE_NULL := -fno-sanitize=null
 # times as long to compile at -O1, and as long to run.
 CHECKED := -Doptimization=g -Ddebug=false -Db_ndebug=false -Db_lundef=false -Dbench=false
 
-# In .ci/run, one variant of the CPU kernels, no examples, and no check of most test code.
+# Options of `make sanitize-quick`: most tests are compiled without sanitizers; there is one variant of
+# the CPU kernels, and there are no examples.
 CHECKED_BRIEFLY := -Dsanitize_tests=false -Dwide_variants=false -Dexamples=false
 
 # `make test` runs one program of that build: 100,000 drawn calls.
@@ -71,9 +71,9 @@ sanitize: build-asan/build.ninja ## run the tests under AddressSanitizer and UBS
 	@meson configure build-asan -Dsanitize_tests=true -Dwide_variants=true -Dexamples=true
 	@tools/run-tests -C build-asan --no-suite slow
 
-# In the baseline variant, without example programs, tools, calls with NULL, large samples, and drawn
-# calls, which `make test` makes; with a quarter of the drawn programs and layouts. Of the tests, those
-# with hostile files are compiled for sanitizers; the others call the checked library.
+# Runs the baseline variant. Omits example programs, tools, calls with NULL, large samples and drawn
+# calls, which `make test` makes, and three quarters of the drawn programs and layouts. Only tests with
+# hostile files are compiled for sanitizers; the other tests call the checked library.
 sanitize-quick: build-asan/build.ninja ## run the part of `make sanitize` that .ci/run runs
 	@meson configure build-asan $(CHECKED_BRIEFLY)
 	@TS_TEST_BRIEF=1 TS_TEST_SMALL=1 TS_TEST_PROGRAMS=25 \
@@ -102,7 +102,8 @@ aarch64 aarch64-quick: build-for-tests
 	@ninja -C build tests/bits && build/tests/bits >build-aarch64/bits.txt
 	@TS_TEST_BITS='$(CURDIR)/build-aarch64/bits.txt' tools/run-tests -C build-aarch64 $(ARM_TESTS)
 
-# Objects and the library, without linking programs. Without optimisation: it is the front end that warns.
+# Compiles objects and links the library, but no programs. Warnings come from clang's front end, so the
+# build does not optimise.
 clang: ## compile everything with clang, in build-clang/
 clang-quick: OR_TESTS := |^tests/ ## compile what `make clang` does, without tests
 clang clang-quick:

@@ -16,8 +16,8 @@
  * variables behave as in C. The LAZY backend records the function's op calls (forward, backward and
  * optimizer) and does not run them. When the function returns or reads a value, the library looks
  * for a plan, makes one if there is none, and runs the recording by the plan. If plans are too
- * small to gain (on the CPU, without fullgraph, graph and replay), most later calls run without a
- * recording; ts_explain() says so.
+ * small to gain, or slower than eager calls when timed (on the CPU, without fullgraph, graph and
+ * replay), most later calls run without a recording; ts_explain() says so.
  *
  * A plan says how to run all recordings of one structure: equal ops, sizes, strides, dtypes,
  * integers and flags. Floating-point numbers, seeds and step counts may differ. A read of a value,

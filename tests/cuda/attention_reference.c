@@ -56,7 +56,8 @@ static ts_tensor *laid(ts_tensor *t, layout lies)
     return t;
 }
 
-/** Number of rows (keys: of keys) of packed sequence b, from 0 to `most`, which sequence 0 has. */
+/** Number of rows (if `keys`, number of keys) of packed sequence b: `most` for sequence 0, and 0 to
+ *  `most` for the others. */
 static int64_t length_of(int64_t most, int64_t b, bool keys)
 {
     static const int shares[2][SEQUENCES] = {{8, 0, 3, 1, 8, 5, 2, 7}, {8, 4, 0, 3, 7, 5, 2, 6}};
@@ -304,7 +305,7 @@ results by_ops(const problem *p, const operands *o, ts_dtype dtype)
     return r;
 }
 
-/* ------------------------------------------------------------------------------ judgement ---- */
+/* ----------------------------------------------------------------------------- comparison ---- */
 
 double largest(ts_tensor *t)
 {

@@ -241,12 +241,13 @@ TS_TEST(a_step_graph_names_the_call_that_cannot_be_captured, .loop = 2)
                   ts_error_message());
     ck_assert_msg(strstr(ts_error_message(), cases[_i].call) != NULL, "%s", ts_error_message());
     ts_error_clear();
-    OK(cases[_i].fn(NULL, &x, 1, &y, 1)); /* the device works on */
+    OK(cases[_i].fn(NULL, &x, 1, &y, 1)); /* the device is still usable */
     OK(ts_synchronize(device));
     ts_compiled_free(c);
 }
 
-/* The copy runs before the graph, which therefore has the numbers that the host has now. */
+/* The copy from the host runs before each launch of the graph, so the graph reads the tensor's
+ * current elements. */
 TS_TEST(a_step_graph_copies_the_hosts_current_numbers)
 {
     GPU(device);

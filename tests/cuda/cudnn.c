@@ -15,7 +15,7 @@
 #include "tests/expect.h"
 #include "tests/harness.h"
 
-/* ------------------------------------------------------------------- what the file needs ---- */
+/* ------------------------------------------------------ fake functions of the CUDA runtime ---- */
 
 enum { OWN = FAKE_ENGINES }; /* number of own kernels, beside the engines */
 static float times[FAKE_ENGINES + 1] = {1, 1, 1, 1, 1}; /* ms, of cudaEventElapsedTime() */
@@ -400,7 +400,7 @@ TS_TEST(later_processes_read_the_choice_of_an_engine, FOLDER, .loop = 2)
     ck_assert_int_eq(in_a_process(), 2 - cudnn_runs + 1);
     gpu_known = true;
     ck_assert_int_eq(in_a_process(), cudnn_runs);
-    setenv("TS_CUDA_CONV", _i ? "cudnn" : "own", 1); /* an order is stronger */
+    setenv("TS_CUDA_CONV", _i ? "cudnn" : "own", 1); /* overrides the stored choice */
     ck_assert_int_eq(in_a_process() & 2, 2 * _i);
 }
 

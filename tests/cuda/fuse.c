@@ -213,7 +213,8 @@ static ts_status decays(void *ctx, ts_tensor *const *in, int n, ts_tensor **out,
     return TS_OK;
 }
 
-/** One call of a list of products has the factor 1. */
+/** One of several equal products has the factor 1. The product is not folded, so it remains a
+ *  member of their group. */
 TS_TEST(a_factor_of_1_splits_no_list, FOLDER)
 {
     DEVICE(device);

@@ -96,7 +96,7 @@ static void keep_last(void *payload, const char *topic, const char *line)
     if (strcmp(topic, "attention") == 0)
         snprintf(last, sizeof last, "%s", line);
 }
-/** True if the device runs wgmma kernels, of which the log of attention tells. */
+/** True if the device runs wgmma kernels, which the log topic `attention` names. */
 static bool is_hopper(ts_device device)
 {
     ts_tensor *x = ts_to_device(ts_normal(TS_SIZES(1, 2, 64, 64), 0, 1, TS_BF16), device);

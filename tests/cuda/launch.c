@@ -11,7 +11,7 @@
 #include "tests/harness.h"
 #include "tests/threads.h"
 
-/* ------------------------------------------------------------------------- the account ---- */
+/* -------------------------------------------------- fake CUDA functions that count calls ---- */
 
 enum { DEVICES = 2, KERNELS = 64, PLAIN = 40000 /* bytes of shared memory without attribute */ };
 

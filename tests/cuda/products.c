@@ -340,9 +340,9 @@ TS_TEST(values_that_are_not_finite_stay_in_their_rows_and_columns)
     }
 }
 
-/* The kernels of products begin before the previous kernel has ended, and those of both gradients
-   of a layer run at the same time. A product that did not wait would read the numbers of the last
-   turn, which differ. */
+/* A product's kernel begins before the previous kernel has ended, and the products of both
+ * gradients of a layer run at the same time. A product that did not wait would read the operands of
+ * the previous turn, which differ. */
 TS_TEST(small_products_wait_for_the_kernels_that_compute_their_operands)
 {
     GPU(device);

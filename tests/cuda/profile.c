@@ -306,7 +306,7 @@ TS_TEST(calls_are_as_fast_after_a_profile_as_before)
     GPU(device);
     make(device, 1, 1, 1, TS_F32);
     double before = time_tiny(device), after = 1e9;
-    for (int i = 0; i < 2; i++) { /* CUPTI works a second time, too */
+    for (int i = 0; i < 2; i++) { /* a second profile also has times from CUPTI */
         ts_profile *p = profiled(device, call_tiny);
         ck_assert_double_ge(column(p, "add", "kernels"), 2000);
         ts_profile_free(p);

@@ -17,7 +17,7 @@ TS_BEGIN_DECLS
  *  that is not within the dim is TS_ERR_INDEX; ts_slice() clamps. */
 TS_API ts_tensor *ts_narrow(ts_tensor *t, int dim, int64_t start, int64_t length);
 /* ts_split(), ts_chunk() and ts_unbind() write views to `parts`, in order; after an error all
- * entries of `parts` are NULL. */
+ * entries of `parts` are NULL. A wrong number of parts is TS_ERR_VALUE. */
 
 /**
  * Splits t into parts of `size` elements along dim; the last part may be smaller. A split into at

@@ -10,14 +10,14 @@
 TS_BEGIN_DECLS
 
 /** Merges the dims start_dim to end_dim (included) into one: a view, or a copy if the strides do
- *  not allow a view. A 0-dim tensor becomes (1). */
+ *  not allow a view. A 0-dim tensor becomes (1). TS_ERR_INDEX if end_dim is before start_dim. */
 TS_API ts_tensor *ts_flatten(ts_tensor *t, int start_dim, int end_dim);
-/** View in which dim `dim` is replaced by ndim dims of these sizes, whose product is dim's size.
- *  One size may be -1 and is then computed. */
+/** View in which dim `dim` is replaced by ndim dims of these sizes, whose product is dim's size
+ *  (else TS_ERR_SHAPE). One size may be -1 and is then computed. */
 TS_API ts_tensor *ts_unflatten(ts_tensor *t, int dim, const int64_t *sizes, int ndim);
 
-/** Transposes (N, M) to (M, N). A tensor with fewer than two dims is unchanged; more are an
- *  error. */
+/** Transposes (N, M) to (M, N). A tensor with fewer than two dims is unchanged; with more than two,
+ *  TS_ERR_SHAPE. */
 TS_API ts_tensor *ts_t(ts_tensor *t);
 /** Moves dim `source` to position `destination`; the other dims keep their order. */
 TS_API ts_tensor *ts_movedim(ts_tensor *t, int source, int destination);
