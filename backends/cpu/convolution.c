@@ -125,7 +125,7 @@ static void make_chunk(const chunk_job *p, int64_t first, scratch *s)
         g.c_row = direct ? to->c : count;
         g.add = p->bias != NULL;
     }
-    if (s->there) {
+    if (s->allocated) {
         windows w = p->w;
         if (!there)
             gather(&w, first, count);
@@ -133,7 +133,7 @@ static void make_chunk(const chunk_job *p, int64_t first, scratch *s)
             copy_run((char *)g.c + i * g.c_row * item, 1, p->bias + i * item, 0, count, b->item);
     }
     multiply(&g, b->dtype, s);
-    if (s->there && !direct)
+    if (s->allocated && !direct)
         copy_matrix(&p->out, first, count, true);
 }
 
@@ -145,7 +145,7 @@ static void run_chunks(void *ctx, int64_t begin, int64_t end)
     int64_t each = ts_ceil_div(c->whole, c->most), all = c->all / c->whole * each;
     for (int64_t lane = begin; lane < end; lane++)
         for (int64_t i = all * lane / p->lanes; i < all * (lane + 1) / p->lanes; i++) {
-            scratch s = {.there = true, .base = p->scratch + lane * p->lane};
+            scratch s = {.allocated = true, .base = p->scratch + lane * p->lane};
             make_chunk(p, i / each * c->whole + i % each * c->most, &s);
         }
 }
@@ -168,7 +168,7 @@ static void make_chunks(chunk_job *p, scratch *s)
     p->lane = (int64_t)one.most;
     p->scratch = take(s, p->lanes * p->lane);
     double work = (double)c->all * (double)p->rows * (double)p->k;
-    if (s->there)
+    if (s->allocated)
         ts_parallel_for(p->lanes, work > 1 << 18 ? 1 : p->lanes, run_chunks, p);
 }
 
@@ -200,7 +200,7 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     weights m = weights_of(b, group, a, to_x, w.by_window);
     if (!weights_in_place(&m)) {
         m.matrix = take(s, rows * k * b->item);
-        if (s->there)
+        if (s->allocated)
             move_weights(&m, false);
     }
     bool direct = is_matrix(&to, a, c->batch, rows, last, &chunks, &step);
@@ -211,7 +211,7 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
                    .all = chunks.all, .step = step, .direct = direct};
         t.packed = (float *)take(s, plan_tiles(&t) * b->item);
         t.scratch = (float *)take(s, t.lanes * t.lane * b->item);
-        if (s->there)
+        if (s->allocated)
             run_tiles(&t);
         s->used = used;
         return;
@@ -274,7 +274,7 @@ static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
         g.b_row = !w.by_window ? 1 : there ? pixel : k;
         g.b_column = w.by_window ? 1 : there ? x.c : g.k;
         g.add = first > 0;
-        if (s->there) {
+        if (s->allocated) {
             if (!there)
                 gather(&w, first, g.k);
             if (!direct)
@@ -282,7 +282,7 @@ static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
         }
         multiply(&g, b->dtype, s);
     }
-    if (s->there && !in_place)
+    if (s->allocated && !in_place)
         move_weights(&m, true);
     s->used = used;
 }
@@ -326,7 +326,7 @@ static void make_depthwise(const job *b, const axis *a, bool to_x, scratch *s)
     d.weight = w.matrix = take(s, d.taps * d.channels * b->item);
     d.bias = b->bias ? b->bias->data : NULL;
     s->used = used;
-    if (!s->there || !lines || !a[2].count)
+    if (!s->allocated || !lines || !a[2].count)
         return;
     move_weights(&w, false);
     ts_parallel_for(lines, 1 + 16384 / (d.taps * d.channels * a[2].count + 1),
@@ -340,7 +340,7 @@ static void grad_weight_depthwise(const job *b, const axis *a, scratch *s)
     size_t used = s->used;
     d.weight = w.matrix = take(s, d.taps * d.channels * b->item);
     s->used = used;
-    if (!s->there)
+    if (!s->allocated)
         return;
     bool wide = b->dtype == TS_F64;
     int64_t each = a[0].count * a[1].count * a[2].count * d.batch * d.taps,
@@ -421,7 +421,7 @@ static void make_direct(const job *b, const axis *a, bool to_x, bool grad_weight
         t.scratch = take(s, t.lanes * t.scratch_each * b->item);
     }
     s->used = used;
-    if (!s->there)
+    if (!s->allocated)
         return;
     if (!positions || !t.batch) {
         memset(t.weight, 0, (size_t)(t.groups * t.rows * t.depth * b->item));
@@ -538,7 +538,7 @@ static image in_layout(const job *b, const image *v, int64_t channels, bool last
         return *v;
     image made = dense_image(v, channels, last,
                              take(s, b->c.batch * channels * pixels_of(v) * b->item));
-    if (fill && s->there)
+    if (fill && s->allocated)
         copy_image(v, &made, b->c.batch, channels, b->item);
     return made;
 }
@@ -556,9 +556,9 @@ static void make_in_layout(const job *b, maker make, conv_result result, scratch
         made.y = in_layout(b, &b->y, c->features, last, result != RESULT_Y, s);
     }
     make(&made, s);
-    if (s->there && result == RESULT_X && made.x.data != b->x.data)
+    if (s->allocated && result == RESULT_X && made.x.data != b->x.data)
         copy_image(&made.x, &b->x, c->batch, c->channels, b->item);
-    if (s->there && result == RESULT_Y && made.y.data != b->y.data)
+    if (s->allocated && result == RESULT_Y && made.y.data != b->y.data)
         copy_image(&made.y, &b->y, c->batch, c->features, b->item);
     s->used = used;
 }
@@ -599,7 +599,7 @@ static ts_status run_jobs(ts_frame *f, const job *jobs, const maker *makers, int
     size_t bytes = s.most;
     if (bytes && !(s.base = ts_alloc(f->thread, bytes)))
         return ts_error_memory("windows of a convolution", (int64_t)bytes);
-    s.there = true;
+    s.allocated = true;
     ts_tensor *grad = f->args[0].t;
     ts_status status = TS_OK;
     if (sums)
