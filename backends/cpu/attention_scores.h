@@ -132,10 +132,10 @@ static A_T A_(online_softmax)(A_(row_state) *state, A_T *x, int64_t n)
 /* ---------------------------------------------------------------------------- backward ---- */
 
 /**
- * Gradient of one row's scores. On entry p holds the scores and dp the gradients of the weights; d
- * = grad · out - grad of lse. On return p holds the weights exp(score - lse), and dp holds the
- * gradients of the scores, weight * (dp - d). Elements n to keys - 1, whose keys are hidden from
- * the row, become 0 in both.
+ * Gradient of one row's scores. On entry p holds the scores and dp the gradients of the weights. On
+ * return p holds the weights exp(score - lse), and dp the gradients of the scores, weight * (dp -
+ * d), where d = dot(grad, out) - gradient of lse. Elements n to keys - 1, whose keys are hidden
+ * from the row, become 0 in both.
  */
 static void A_(row_gradient)(A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse, A_T d)
 {

@@ -269,8 +269,8 @@ static void describe(channel_call *c, const ts_frame *f, const ts_tensor *x, int
     divide(job);
 }
 
-/** Allocates the coefficients and, unless `summed` is NULL, the piece sums of that job. Free
- *  c->memory after the call. TS_ERR_MEMORY. */
+/** Allocates the coefficients and, unless `summed` is NULL, the piece sums of that job. The
+ *  caller frees c->memory. TS_ERR_MEMORY. */
 static ts_status allocate(ts_frame *f, channel_call *c, const channel_job *summed)
 {
     channel_job *job = &c->job;

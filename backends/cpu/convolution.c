@@ -195,7 +195,7 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
                  .item = b->item, .by_window = from.c == 1};
     int64_t pixel = 0;
     bool in_place = windows_are_pixels(&w) && is_matrix(&from, a, c->batch, channels, w.by_window,
-                                                     &chunks, &pixel);
+                                                        &chunks, &pixel);
     bool tiled = !in_place && suits_tiles(b, last, &from, rows, channels, k);
     if (tiled ? !last : !in_place && from.c != 1 && suits_windows(b, a, &from, rows, channels)) {
         w.from = interleaved(b, &from, channels, s);
@@ -258,7 +258,7 @@ static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
     bool weight_in_place = weights_in_place(&m);
     int64_t pixel;
     bool in_place = windows_are_pixels(&w) && is_matrix(&x, a, c->batch, channels, w.by_window,
-                                                     &chunks, &pixel);
+                                                        &chunks, &pixel);
     if (!weight_in_place)
         m.matrix = take(s, rows * k * b->item);
     bool direct = is_matrix(&y, a, c->batch, rows, last, &chunks, &step);
@@ -447,8 +447,8 @@ static void make_direct(const job *b, const axis *a, bool to_x, bool grad_weight
 
 /* ------------------------------------------------------------------------------ kernels ---- */
 
-/** Computes y, or (to_x) the elements of x of a form, without products of matrices. False if it
- *  does not apply to the call. */
+/** Computes y, or (to_x) the elements of x of a form, without products of matrices. Returns
+ *  false if the call needs products. */
 static bool make_without_products(const job *b, const axis *a, bool to_x, scratch *s)
 {
     bool deep = is_depthwise(&b->c) && are_last(&b->x, &b->y), plain = is_direct(b, a, to_x);

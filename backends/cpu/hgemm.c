@@ -67,7 +67,7 @@ VEC_FN void store_row(ts_dtype half, const product *r, uint16_t *c, int64_t i, i
     uint16_t buffer[VF_LANES];
     if (bias)
         sum = sum + (r->transposed ? vf_set1(widen_one(half, bias[i]))
-                               : load_half_n(half, bias + j, lanes));
+                                   : load_half_n(half, bias + j, lanes));
     uint16_t *to = c + i * r->g.c_row + j * r->c_column;
     if (r->c_column == 1) {
         vh_store_n(to, narrow_half(half, sum), lanes);

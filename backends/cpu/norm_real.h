@@ -232,9 +232,9 @@ VEC_FN void S(gradient_means)(const T *x, const T *g, const T *w, int rows, int6
 }
 
 /**
- * Computes the gradients of rows r to r + rows - 1. With h = grad * weight and z = (x - mean) *
- * rstd, dx = rstd * (h - mean(h) - z * mean(h z)), without mean(h) for an RMS norm (Ba et al.
- * 2016), dw += grad * z, db += grad.
+ * Computes the gradients of rows r to r + rows - 1. h = grad * weight and z = (x - mean) * rstd:
+ *   dx = rstd * (h - mean(h) - z * mean(h z)), without mean(h) for an RMS norm (Ba et al. 2016),
+ *   dw += grad * z, db += grad. With `sums`, dw has n sums; db has n sums or is NULL.
  */
 VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, bool sums, int rows,
                                   int64_t r, T *dw, T *db)

@@ -83,11 +83,11 @@ TS_INLINE int64_t index_of(const ts_axis *a, window d, window h, window w, int64
            k * w.step;
 }
 
-/** Stores the location of a maximum as element `to` of the indices or taps. row: its line, a depth
- *  and height of the plane in windows d and h. column: its index in the line. tap: its tap along
- *  the last dim. */
+/** Stores the location of a maximum as element `to` of the indices or taps. row: index of its line
+ *  in the plane, inside windows d and h. column: its index in the line. tap: its tap along the last
+ *  dim. */
 TS_INLINE void store_maximum(const pool_job *job, int64_t to, window d, window h, int64_t row,
-                            int64_t column, int64_t tap)
+                             int64_t column, int64_t tap)
 {
     const ts_axis *a = job->axis;
     if (job->indices)
@@ -127,8 +127,8 @@ TS_INLINE bool is_by_window(const ts_axis *a, int64_t n, int lanes)
 #include "backends/cpu/pool_real.h"
 #undef TS_REAL
 
-/** Sets the layout of a job: planes, channels, axes and sizes. tensors: all that share the
- * layout. */
+/** Sets planes, channels, axes, sizes and layout of a job. The layout is channels-last if it is
+ * that of all `count` tensors. */
 static void describe(pool_job *job, const ts_frame *f, const ts_tensor *const *tensors, int count)
 {
     ts_resampling r = ts_cpu_resampling(f);

@@ -199,8 +199,8 @@ VEC_FN void S(line_of_windows)(ts_dtype kind, const pool_job *job, const S(colum
             /* a window without columns stores the row of the line's first column */
             bool none = row_lanes[i] == INDEX_MOST;
             store_maximum(job, to + j + i, d, h,
-                         none ? c->rows[pad + (j + i) % job->channels] : row_lanes[i],
-                         none ? 0 : column / job->channels, none ? 0 : tap_lanes[i]);
+                          none ? c->rows[pad + (j + i) % job->channels] : row_lanes[i],
+                          none ? 0 : column / job->channels, none ? 0 : tap_lanes[i]);
         }
     }
 }
@@ -222,7 +222,7 @@ VEC_FN void S(line_by_window)(ts_dtype kind, const pool_job *job, const S(column
             T value = w.count ? y[i].value : -(T)INFINITY;
             S(set)(kind, job->y, to, F(set1)(value), 1);
             store_maximum(job, to, d, h, y[i].row, y[i].column,
-                         w.skipped + (y[i].column - w.first) / w.step);
+                          w.skipped + (y[i].column - w.first) / w.step);
         }
     }
 }
@@ -310,7 +310,7 @@ VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int6
 
 /** to (columns, to_row) = from (rows, from_row) transposed. */
 VEC_FN void S(transpose)(T *to, int64_t to_row, const T *from, int64_t from_row, int64_t rows,
-                    int64_t columns)
+                         int64_t columns)
 {
 #if TS_REAL == 32
     vf_transpose_matrix(to, to_row, from, from_row, rows, columns);

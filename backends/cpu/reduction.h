@@ -25,7 +25,7 @@ typedef struct reduction {
                                 (width) are not in results */
     int64_t parts;                  /* parts of a result */
     int64_t all_runs;               /* inner: runs of a result */
-    int64_t pieces;                 /* inner: pieces of a run; each is a part if there are many */
+    int64_t pieces;                 /* inner: pieces of a run; if several, each is a part */
     int64_t runs;                   /* inner: whole runs of a part, if a run is one piece */
     int64_t width, tiles;           /* outer: columns, and tiles of columns; width is 0 in other
                                        passes */

@@ -427,7 +427,7 @@ static image interleave(const image *v, int64_t batch, int64_t channels, char *t
     return made;
 }
 
-/** Address of channel 0 of the result element at position `first`. */
+/** Address of channel 0 of the image's element at position `first`. */
 static char *position_at(const image *v, const axis *a, int64_t first, int item)
 {
     window_index p = window_index_of(a, first);
