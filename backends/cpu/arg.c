@@ -1,8 +1,8 @@
 /**
  * @file arg.c
- * Positions of the largest or smallest elements: the first among equals; a NaN wins over all
- * numbers, and the first NaN over others. A long run is compared in chunks; only a chunk with an
- * element better than the best so far is searched.
+ * Indices (and values) of the largest or smallest elements along a dim. Among equal elements the
+ * first is chosen; the first NaN is chosen over all other elements. A long run is compared in
+ * chunks; only a chunk with an element better than the best so far is searched.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -24,7 +24,7 @@ typedef struct search {
     int64_t *indices; /* (outer, inner), or NULL */
     int64_t n, inner;
     int64_t parts, tiles;
-    int64_t places[PARTS]; /* for outer = inner = 1: the result of each part */
+    int64_t part_indices[PARTS]; /* for outer = inner = 1: index of the best element of each part */
 } search;
 
 /*
@@ -38,7 +38,7 @@ typedef struct search {
     VEC_FN int64_t name##_in(const T *x, int64_t from, int64_t to)                                 \
     {                                                                                              \
         T best = x[from];                                                                          \
-        int64_t place = from;                                                                      \
+        int64_t index = from;                                                                      \
         for (int64_t k = from; k < to && best == best; k += CHUNK) {                               \
             int64_t n = ts_min64(CHUNK, to - k);                                                   \
             int better = 0;                                                                        \
@@ -47,25 +47,25 @@ typedef struct search {
             for (int64_t i = 0; better && i < n && best == best; i++)                              \
                 if (!(x[k + i] WORSE best)) {                                                      \
                     best = x[k + i];                                                               \
-                    place = k + i;                                                                 \
+                    index = k + i;                                                                 \
                 }                                                                                  \
         }                                                                                          \
-        return place;                                                                              \
+        return index;                                                                              \
     }                                                                                              \
-    VEC_FN void name##_give(const search *s, int64_t result, T value, int64_t place)               \
+    VEC_FN void name##_store(const search *s, int64_t result, T value, int64_t index)              \
     {                                                                                              \
         if (s->values)                                                                             \
             ((T *)s->values)[result] = value;                                                      \
         if (s->indices)                                                                            \
-            s->indices[result] = place;                                                            \
+            s->indices[result] = index;                                                            \
     }                                                                                              \
     static void name##_runs(void *ctx, int64_t begin, int64_t end)                                 \
     {                                                                                              \
         const search *s = ctx;                                                                     \
         for (int64_t o = begin; o < end; o++) {                                                    \
             const T *x = (const T *)s->x + o * s->n;                                               \
-            int64_t place = name##_in(x, 0, s->n);                                                 \
-            name##_give(s, o, x[place], place);                                                    \
+            int64_t index = name##_in(x, 0, s->n);                                                 \
+            name##_store(s, o, x[index], index);                                                   \
         }                                                                                          \
     }                                                                                              \
     static void name##_parts(void *ctx, int64_t begin, int64_t end)                                \
@@ -73,27 +73,27 @@ typedef struct search {
         search *s = ctx;                                                                           \
         int64_t length = ts_ceil_div(s->n, s->parts);                                              \
         for (int64_t p = begin; p < end; p++)                                                      \
-            s->places[p] =                                                                         \
+            s->part_indices[p] =                                                                   \
                 name##_in(s->x, ts_min64(p * length, s->n - 1), ts_min64((p + 1) * length, s->n)); \
     }                                                                                              \
     static void name##_join(search *s)                                                             \
     {                                                                                              \
         const T *x = s->x;                                                                         \
-        int64_t place = s->places[0];                                                              \
-        for (int64_t p = 1; p < s->parts && x[place] == x[place]; p++)                             \
-            if (!(x[s->places[p]] WORSE x[place]))                                                 \
-                place = s->places[p];                                                              \
-        name##_give(s, 0, x[place], place);                                                        \
+        int64_t index = s->part_indices[0];                                                        \
+        for (int64_t p = 1; p < s->parts && x[index] == x[index]; p++)                             \
+            if (!(x[s->part_indices[p]] WORSE x[index]))                                           \
+                index = s->part_indices[p];                                                        \
+        name##_store(s, 0, x[index], index);                                                       \
     }                                                                                              \
     /* w results at `result`; strides: `across` between results, `down` along n */                 \
     VEC_FN void name##_tile(const search *s, const T *x, int64_t across, int64_t down, int64_t w,  \
                             int64_t result)                                                        \
     {                                                                                              \
         T best[TILE];                                                                              \
-        int64_t place[TILE];                                                                       \
+        int64_t index[TILE];                                                                       \
         for (int64_t c = 0; c < w; c++) {                                                          \
             best[c] = x[c * across];                                                               \
-            place[c] = 0;                                                                          \
+            index[c] = 0;                                                                          \
         }                                                                                          \
         for (int64_t k = 1; k < s->n; k++) {                                                       \
             x += down;                                                                             \
@@ -101,13 +101,13 @@ typedef struct search {
                 T y = x[c * across];                                                               \
                 bool better = !(y WORSE best[c]) & (best[c] == best[c]);                           \
                 best[c] = better ? y : best[c];                                                    \
-                place[c] = better ? k : place[c];                                                  \
+                index[c] = better ? k : index[c];                                                  \
             }                                                                                      \
         }                                                                                          \
         if (s->values)                                                                             \
             memcpy((T *)s->values + result, best, (size_t)w * sizeof(T));                          \
         if (s->indices)                                                                            \
-            memcpy(s->indices + result, place, (size_t)w * sizeof(int64_t));                       \
+            memcpy(s->indices + result, index, (size_t)w * sizeof(int64_t));                       \
     }                                                                                              \
     static void name##_columns(void *ctx, int64_t begin, int64_t end)                              \
     {                                                                                              \
@@ -144,7 +144,7 @@ static const bodies all[TS_DTYPE_COUNT][2] = {
     [TS_U8] = {BODIES(max_u8), BODIES(min_u8)},    [TS_BOOL] = {BODIES(max_u8), BODIES(min_u8)},
 };
 
-/** self is treated as (outer, count, inner) of the plan. */
+/** Searches self, as (outer, count, inner) of the plan. values and indices may be NULL. */
 static void find(const ts_frame *f, bool smallest, ts_tensor *values, ts_tensor *indices)
 {
     const ts_tensor *t = f->args[0].t;

@@ -14,9 +14,9 @@
 #include "ops/kernel.h"
 
 #define FORWARD_ROWS 128 /* most rows of a forward task */
-#define BACKWARD_ROWS 64 /* rows of a backward tile */
-#define BACKWARD_KEYS 64
-#define MOST_KEYS 256 /* largest number of keys in a tile */
+#define BACKWARD_ROWS 64 /* most rows of a backward tile */
+#define BACKWARD_KEYS 64 /* most keys of a backward tile */
+#define MOST_KEYS 256    /* most keys of any tile */
 
 /** A (batch, head, row, depth) operand whose depth is dense; steps in elements. */
 typedef struct operand {
@@ -24,8 +24,9 @@ typedef struct operand {
     int64_t batch, head, row;
 } operand;
 
+/** A decoded call. Tensors are borrowed. */
 typedef struct attention {
-    ts_attention c; /* the call; c.rows and c.keys index mask and dropout */
+    ts_attention c; /* the call; c.rows and c.keys are the sizes that index mask and dropout */
     operand q, k, v, out, g, dq, dk, dv;
     void *lse;             /* result (batch, heads, tokens) of forward, or NULL */
     const void *saved_lse; /* lse as input of backward */
@@ -33,7 +34,7 @@ typedef struct attention {
     int64_t heads, share;  /* heads of the query; query heads per key head */
     int64_t rows, keys;    /* largest numbers of rows and keys of a part */
     int64_t depth, value_depth;
-    int64_t depth_room, value_room; /* rounded up to whole panels */
+    int64_t depth_room, value_room; /* depth and value_depth, rounded up to whole panels */
     int64_t tile;                   /* keys per tile */
     int64_t mask[4];                /* steps of c.mask by part, head, row and key;
                                        0 where it is broadcast */
@@ -53,11 +54,13 @@ typedef struct part {
     int64_t rows, keys, row0, key0; /* numbers of rows and keys; the first of each in the tensors */
 } part;
 
+/** Element i of the cumulative bounds t (i32, 1-D). */
 static int64_t bound(const ts_tensor *t, int64_t i)
 {
     return ((const int32_t *)t->data)[i * t->strides[0]];
 }
 
+/** Part i of the call. */
 static part part_of(const attention *s, int64_t i)
 {
     const ts_tensor *q = s->c.cu_seqlens_q, *k = s->c.cu_seqlens_k;
@@ -102,7 +105,7 @@ VEC_FN vd exp_f64(vd x)
     return x;
 }
 
-/* Like vf_pack_transposed(). */
+/* vf_pack_transposed() for f64. */
 VEC_FN void transpose_f64(double *to, int64_t width, const double *from, int64_t row,
                           int64_t columns, int64_t k)
 {
@@ -133,8 +136,8 @@ static operand operand_of(const ts_value *v)
 
 static int64_t round_up(int64_t n, int64_t to) { return ts_ceil_div(n, to) * to; }
 
-/** Checks the cumulative bounds t of packed sequences: from 0 to `tokens`, each length from 0 to
- * `most`. *longest receives the largest length. TS_ERR_VALUE otherwise. */
+/** Checks the cumulative bounds t of packed sequences: they run from 0 to `tokens`, with lengths
+ * from 0 to `most`. Otherwise returns TS_ERR_VALUE. *longest receives the largest length. */
 static ts_status check_bounds(const ts_frame *f, const ts_tensor *t, int64_t tokens, int64_t most,
                               int64_t *longest)
 {
@@ -159,7 +162,7 @@ static ts_status check_bounds(const ts_frame *f, const ts_tensor *t, int64_t tok
     return TS_OK;
 }
 
-/** Steps of the mask, aligned at its last dim. */
+/** Sets the steps of the mask, whose dims are aligned at the last one; 0 for broadcast dims. */
 static void describe_mask(attention *s)
 {
     const ts_tensor *t = s->c.mask;
@@ -177,7 +180,7 @@ static void log_path(const ts_frame *f, bool masked)
                  masked ? ", scores masked or capped" : "", call);
 }
 
-/** Common setup of forward and backward; qkv: the three arguments query, key and value. */
+/** Decodes the arguments of forward or backward. qkv: the three arguments query, key and value. */
 static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
 {
     const ts_attention *c = &s->c;
@@ -222,7 +225,8 @@ static void zero_results(ts_frame *f)
     }
 }
 
-/** Runs the tasks on the pool with a slot of `elements` for each thread. */
+/** Runs the tasks on the thread pool with scratch of `elements` elements per thread. work:
+ * multiply-adds of a task. TS_ERR_MEMORY. */
 static ts_status run(ts_frame *f, attention *s, int64_t tasks, int64_t elements, double work,
                      ts_parallel_body body)
 {
@@ -235,7 +239,7 @@ static ts_status run(ts_frame *f, attention *s, int64_t tasks, int64_t elements,
     return TS_OK;
 }
 
-/* query, key, value, options -> out, lse */
+/* (query, key, value, options) -> (out, lse) */
 static ts_status forward(ts_frame *f)
 {
     attention s = {.out = operand_of(&f->rets[0])};
@@ -254,7 +258,7 @@ static ts_status forward(ts_frame *f)
                f->plan->compute == TS_F32 ? forward_f32 : forward_f64);
 }
 
-/* grad, grad_lse, query, key, value, out, lse, options -> gradients of query, key, value */
+/* (grad, grad_lse, query, key, value, out, lse, options) -> gradients of query, key and value */
 static ts_status backward(ts_frame *f)
 {
     const ts_value *a = f->args;

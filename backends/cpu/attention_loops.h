@@ -99,10 +99,12 @@ static void A_(multiply)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t 
     A_(multiply_panels)(m, n, k, a, a_row, a_step, b, A_PANEL, depth * A_PANEL, c, c_row, add);
 }
 
-/** multiply() where a holds weights. If b is not finite, rows of b with weight 0 are skipped, so
- * that hidden pairs do not turn 0 * Inf into NaN. */
-static void A_(weigh)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row, int64_t a_step,
-                      const A_T *b, int64_t depth, bool finite, A_T *c, int64_t c_row, bool add)
+/** multiply() where a holds weights or gradients of scores, which are 0 for hidden pairs. finite:
+ * all elements of b are finite. Otherwise terms with a zero of a are skipped, because 0 * Inf is
+ * NaN. */
+static void A_(multiply_weights)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row,
+                                 int64_t a_step, const A_T *b, int64_t depth, bool finite, A_T *c,
+                                 int64_t c_row, bool add)
 {
     if (TS_LIKELY(finite)) {
         A_(multiply)(m, n, k, a, a_row, a_step, b, depth, c, c_row, add);
@@ -120,7 +122,7 @@ static void A_(weigh)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_r
 }
 
 /** Scales n contiguous elements. */
-static void A_(times)(A_T *x, int64_t n, A_T factor)
+static void A_(scale)(A_T *x, int64_t n, A_T factor)
 {
     int64_t j = 0;
     for (; j + A_L <= n; j += A_L)
@@ -135,7 +137,7 @@ static void A_(times)(A_T *x, int64_t n, A_T factor)
 #define A_ROWS(x, at, h) (A_AT(x, (at)->batch, h) + (at)->row0 * (x).row)
 #define A_KEYS(x, at, h) (A_AT(x, (at)->batch, h) + (at)->key0 * (x).row)
 
-/** Computes out and lse of the rows [first, first + count) of one head; count <= FORWARD_ROWS. */
+/** Computes out and lse of rows first to first + count - 1 of one head; count <= FORWARD_ROWS. */
 static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, int64_t head,
                              int64_t first, int64_t count)
 {
@@ -159,7 +161,7 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
         bool finite = in_place || A_(pack)(v, v_tile, s->v.row, keys, s->value_depth, 1);
         for (int64_t b = 0; b < blocks; b++) {
             int64_t row = count * b / blocks, rows = count * (b + 1) / blocks - row;
-            /* visible keys of the block's last row, which sees the most */
+            /* visible keys of the block's last row; earlier rows have no more */
             int64_t most = A_(visible)(s, at, first + row + rows - 1, key, keys);
             if (!most)
                 continue;
@@ -175,22 +177,22 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
                 for (int64_t j = ts_ceil_div(n, A_L) * A_L; j < most; j += A_L)
                     A_P(store)(x + i * s->tile + j, A_P(zero)());
                 if (key > begin && factor != 1)
-                    A_(times)(out + (row + i) * s->out.row, s->value_depth, factor);
+                    A_(scale)(out + (row + i) * s->out.row, s->value_depth, factor);
             }
             A_T *sums = out + row * s->out.row;
             if (in_place)
                 A_(multiply_panels)(rows, s->value_depth, most, x, s->tile, 1, v_tile, s->v.row,
                                     A_PANEL, sums, s->out.row, key > begin);
             else
-                A_(weigh)(rows, s->value_depth, most, x, s->tile, 1, v, keys, finite, sums,
-                          s->out.row, key > begin);
+                A_(multiply_weights)(rows, s->value_depth, most, x, s->tile, 1, v, keys, finite,
+                                     sums, s->out.row, key > begin);
         }
     }
     for (int64_t i = 0; i < count; i++) {
         bool any = state[i].sum != 0; /* true if the sum is NaN */
         A_T *to = out + i * s->out.row;
         if (any)
-            A_(times)(to, s->value_depth, 1 / state[i].sum);
+            A_(scale)(to, s->value_depth, 1 / state[i].sum);
         else
             memset(to, 0, (size_t)s->value_depth * sizeof *to);
         if (s->lse)
@@ -238,8 +240,8 @@ static void A_(deltas)(const attention *s, A_T *delta, const part *at, int64_t h
     }
 }
 
-/** Gradients of all query heads that share one key head. One task computes them, so sums over heads
- * and tiles have a fixed order. */
+/** Computes the gradients of all query heads that share one key head. One task computes them, so
+ * sums over heads and tiles have a fixed order. */
 static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, int64_t shared)
 {
     int64_t tile = s->tile, chunk = BACKWARD_ROWS;
@@ -260,8 +262,8 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
         if (s->dq.data)
             finite_k = A_(pack)(k, k_from, s->k.row, keys, s->depth, scale);
         bool added = s->zeroed; /* dk and dv of these keys are initialized: add to them */
-        /* rows before `start` and starting at `end` see none of these keys;
-         * whole chunks of such rows are skipped */
+        /* these keys are hidden from rows before `start` and from `end` on; whole chunks of such
+         * rows are skipped */
         int64_t diagonal = key - (at->keys - at->rows),
                 start = ts_max64(0, diagonal - s->c.right) / chunk * chunk;
         int64_t end = ts_min64(at->rows, diagonal + keys + s->c.left);
@@ -291,9 +293,9 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
                                              delta[h * at->rows + r]);
                     }
                     if (s->dq.data)
-                        A_(weigh)(rows, s->depth, most, db, tile, 1, k, keys, finite_k,
-                                  A_ROWS(s->dq, at, head) + (first + row) * s->dq.row, s->dq.row,
-                                  key > 0 || s->zeroed);
+                        A_(multiply_weights)(rows, s->depth, most, db, tile, 1, k, keys, finite_k,
+                                             A_ROWS(s->dq, at, head) + (first + row) * s->dq.row,
+                                             s->dq.row, key > 0 || s->zeroed);
                 }
                 if (s->dk.data)
                     finite_q = A_(pack)(q, q_from, s->q.row, count, s->depth, scale);
@@ -301,19 +303,19 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
                     finite_g = A_(pack)(g, g_from, s->g.row, count, s->value_depth, 1);
                 for (int64_t b = 0; b < key_blocks; b++) {
                     int64_t row = keys * b / key_blocks, rows = keys * (b + 1) / key_blocks - row;
-                    /* first row of the chunk that sees any of these keys */
+                    /* first row of the chunk from which one of these keys is visible */
                     int64_t from =
                         ts_min64(count, ts_max64(0, diagonal + row - s->c.right - first));
                     if (s->dv.data)
-                        A_(weigh)(rows, s->value_depth, count - from, p + from * tile + row, 1,
-                                  tile, g + from * A_PANEL, count, finite_g,
-                                  A_KEYS(s->dv, at, shared) + (key + row) * s->dv.row, s->dv.row,
-                                  added);
+                        A_(multiply_weights)(
+                            rows, s->value_depth, count - from, p + from * tile + row, 1, tile,
+                            g + from * A_PANEL, count, finite_g,
+                            A_KEYS(s->dv, at, shared) + (key + row) * s->dv.row, s->dv.row, added);
                     if (s->dk.data)
-                        A_(weigh)(rows, s->depth, count - from, ds + from * tile + row, 1, tile,
-                                  q + from * A_PANEL, count, finite_q,
-                                  A_KEYS(s->dk, at, shared) + (key + row) * s->dk.row, s->dk.row,
-                                  added);
+                        A_(multiply_weights)(
+                            rows, s->depth, count - from, ds + from * tile + row, 1, tile,
+                            q + from * A_PANEL, count, finite_q,
+                            A_KEYS(s->dk, at, shared) + (key + row) * s->dk.row, s->dk.row, added);
                 }
                 added = true;
             }

@@ -37,10 +37,10 @@ static void A_(add_mask)(const attention *s, const char *mask, A_T *x, int64_t n
 {
     int64_t step = s->mask[3];
     const A_T *bias = (const A_T *)mask;
-    const bool *seen = (const bool *)mask;
+    const bool *visible = (const bool *)mask;
     if (s->c.mask->dtype == TS_BOOL)
         for (int64_t j = 0; j < n; j++)
-            x[j] = seen[j * step] ? x[j] : -(A_T)INFINITY;
+            x[j] = visible[j * step] ? x[j] : -(A_T)INFINITY;
     else
         for (int64_t j = 0; j < n; j++)
             x[j] = bias[j * step] == -(A_T)INFINITY ? -(A_T)INFINITY : x[j] + bias[j * step];
@@ -114,7 +114,7 @@ static A_T A_(online_softmax)(A_(row_state) *state, A_T *x, int64_t n)
     for (; j < whole; j += A_L)
         most = A_P(max)(most, A_P(load)(x + j));
     A_T now = A_P(hmax)(most);
-    A_T factor = 1; /* the first tile has no earlier sum: avoid exp(-Inf), which is slow */
+    A_T factor = 1; /* avoids exp(-Inf), which is slow, in the first tile */
     if (state->most != now)
         factor = state->most == -(A_T)INFINITY ? 0 : (A_T)exp((double)(state->most - now));
     /* if all pairs so far are hidden, subtract 0: -Inf - -Inf would be NaN */
@@ -132,14 +132,14 @@ static A_T A_(online_softmax)(A_(row_state) *state, A_T *x, int64_t n)
 /* ---------------------------------------------------------------------------- backward ---- */
 
 /**
- * Gradient of one row's scores. On entry p holds the scores and dp the gradients of the weights;
- * d = grad · out - grad of lse. On return p holds the weights exp(score - lse), and dp holds the
- * gradients of the scores, weight * (dp - d). Elements n to keys - 1, of keys that the row does not
- * see, become 0 in both.
+ * Gradient of one row's scores. On entry p holds the scores and dp the gradients of the weights. On
+ * return p holds the weights exp(score - lse), and dp the gradients of the scores, weight * (dp -
+ * d), where d = dot(grad, out) - gradient of lse. Elements n to keys - 1, whose keys are hidden
+ * from the row, become 0 in both.
  */
 static void A_(row_gradient)(A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse, A_T d)
 {
-    for (int64_t j = 0; j < n; j += A_L) { /* rows have room for whole vectors */
+    for (int64_t j = 0; j < n; j += A_L) { /* rows are padded to whole vectors */
         A_V e = A_EXP(A_P(load)(p + j) - A_P(set1)(lse)),
             ds = e * (A_P(load)(dp + j) - A_P(set1)(d));
         if (n - j < A_L) {

@@ -6,10 +6,12 @@
 #include "core/base.h"
 #include "include/tessera/kernel.h"
 
+/** True if the dim has size 1 in the argument and in the result. */
 TS_INLINE bool ts_axis_is_one(const ts_axis *a) { return a->in == 1 && a->out == 1; }
 
-/** Decodes the call. If the last dim has size 1 on both sides, another dim takes its place, which
- * changes no address, so that loops along the last dim are not empty. */
+/** Decodes the call. If the last dim has size 1 in the argument and in the result, it is
+ * swapped with a larger dim, so that loops along the last dim have work. The swap
+ * changes no address. */
 TS_INLINE ts_resampling ts_cpu_resampling(const ts_frame *f)
 {
     ts_resampling r = ts_kernel_resampling(f);

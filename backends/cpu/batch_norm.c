@@ -2,10 +2,10 @@
  * @file batch_norm.c
  * Batch norm and group norm, and their gradients.
  *
- * A tensor is (samples, channels, positions), contiguous or channels-last. Positions are cut into
- * pieces whose length depends on sizes and layout only. A kernel sums each piece while it is in the
- * cache; the piece sums are then added in double in a fixed order, so results do not depend on the
- * number of threads.
+ * A tensor is (samples, channels, positions), contiguous or channels-last. Positions are divided
+ * into pieces whose length depends on sizes and layout only. A kernel sums each piece while it is
+ * in the cache; the piece sums are then added in f64 in a fixed order, so results do not depend on
+ * the number of threads.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -17,21 +17,22 @@
 
 enum {
     PIECE = 4096, /* maximum positions of a contiguous piece; fits the L2 cache */
-    ROWS_LEAST = 64, ROWS_MOST = 512, /* positions of a channels-last piece */
-    PIECE_SUMS = 2 /* numbers per piece and channel */
+    ROWS_LEAST = 64, ROWS_MOST = 512, /* least and most positions of a channels-last piece */
+    PIECE_SUMS = 2 /* sums per piece and channel */
 };
 
+/** The passes over the pieces of a call. Arrays are borrowed. */
 typedef struct channel_job {
-    const void *x, *g;
-    void *y;
+    const void *x, *g; /* argument; upstream gradient */
+    void *y;           /* result, or gradient of x */
     int64_t samples, channels, positions;
     int64_t pieces, length;    /* pieces per sample, positions per piece */
     int64_t together;          /* channels per task, unless channels-last */
     bool last;                 /* channels-last */
     int64_t sets;              /* sets of coefficients: `samples` (group norm) or 1 (batch norm) */
-    bool relu;                 /* of the result */
-    /* (sets, channels): the result is (x - shift) scale + add; a gradient g slope + (x - shift)
-     * scale + add, where with relu g counts only if (x - shift) slope + base > 0 */
+    bool relu;                 /* the result passes through relu */
+    /* coefficients (sets, channels). The result is (x - shift) scale + add. A gradient is
+     * g slope + (x - shift) scale + add; with relu, g is 0 unless (x - shift) slope + base > 0 */
     void *shift, *scale, *add, *slope, *base;
     double *sums;              /* (channels, samples, pieces, PIECE_SUMS): mean and sum of squared
                                   deviations, or sums of g and of g (x - shift) */
@@ -75,7 +76,8 @@ static double parameter(const ts_value *v, int64_t i, double absent)
     default: return (double)ts_f16_to_f32(((const uint16_t *)data)[i]);
     }
 }
-/** Stores element i, rounded once; does nothing if v is not a tensor. */
+/** Stores x as element i of a contiguous tensor of any floating dtype, rounded once; does nothing
+ *  if v is not a tensor. */
 static void put(const ts_value *v, int64_t i, double x)
 {
     if (v->tag != TS_TAG_TENSOR)
@@ -99,9 +101,9 @@ typedef struct channel_call {
     int64_t groups;   /* groups of channels; statistics are (sets, groups) */
     const channel_job *summed; /* forward: the job of the MOMENTS pass; a channel of it may be a
                                   whole group */
-    bool given;       /* the statistics are arguments, constant for the gradient */
+    bool given;       /* the statistics are arguments, which the gradient treats as constants */
     bool wide;        /* coefficients are f64, else f32 */
-    void *memory;
+    void *memory;     /* coefficients and piece sums; owned until the end of the call */
     size_t bytes;
 } channel_call;
 
@@ -115,8 +117,9 @@ static void set(const channel_call *c, void *list, int64_t i, double x)
 }
 
 /** Sets *apart to the sum of deviations from m, and *squares to the sum of their squares, over the
- * elements of channels first to first + width - 1 in samples from to to - 1. A piece of n elements
- * has the squares about its own mean plus n (its mean - m)^2. Returns the number of elements. */
+ * elements of channels first to first + width - 1 in samples `from` to `to` - 1. A piece of n
+ * elements adds to *squares the squared deviations from its own mean plus n (its mean - m)^2.
+ * Returns the number of elements. */
 static double add_pieces(const channel_job *job, int64_t from, int64_t to, int64_t first,
                          int64_t width, double m, double *apart, double *squares)
 {
@@ -197,7 +200,7 @@ static void combine_backward(void *ctx, int64_t begin, int64_t end)
         double m = (double)(samples * width * job->positions);
         for (int64_t k = first; k < first + width; k++) {
             int64_t i = set_at * job->channels + k;
-            bool alone = c->given && !job->relu; /* APPLY then runs with grad as x */
+            bool alone = c->given && !job->relu; /* backward() then runs APPLY with grad as x */
             set(c, alone ? job->scale : job->slope, i, rstd * parameter(c->weight, k, 1));
             set(c, job->add, i, c->given ? 0 : -rstd * shift / m);
             if (alone)
@@ -230,8 +233,8 @@ static void combine_parameters(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Chooses the length of pieces from sizes and layout alone. */
-static void cut(channel_job *job)
+/** Divides positions into pieces, by sizes and layout alone. */
+static void divide(channel_job *job)
 {
     int64_t rows = 4 * PIECE / ts_max64(job->channels, 1),
             length = job->last ? ts_max64(ts_min64(rows, ROWS_MOST), ROWS_LEAST) : PIECE;
@@ -263,11 +266,12 @@ static void describe(channel_call *c, const ts_frame *f, const ts_tensor *x, int
         job->samples = 1;
     }
     job->sets = batch ? 1 : job->samples;
-    cut(job);
+    divide(job);
 }
 
-/** Allocates the coefficients and, unless `summed` is NULL, the piece sums of that job. */
-static ts_status begin(ts_frame *f, channel_call *c, const channel_job *summed)
+/** Allocates the coefficients and, unless `summed` is NULL, the piece sums of that job. The
+ *  caller frees c->memory. TS_ERR_MEMORY. */
+static ts_status allocate(ts_frame *f, channel_call *c, const channel_job *summed)
 {
     channel_job *job = &c->job;
     size_t item = c->wide ? 8 : 4, list = (size_t)(job->sets * job->channels) * item,
@@ -286,7 +290,7 @@ static ts_status begin(ts_frame *f, channel_call *c, const channel_job *summed)
     return TS_OK;
 }
 
-/** The passes over the pieces. Those after MOMENTS have a variant with relu, RELU further. */
+/** The passes over the pieces. The body of pass p > MOMENTS with relu has index p + RELU. */
 typedef enum pass { MOMENTS, SUMS, APPLY, GRADIENT } pass;
 enum { RELU = 3 };
 
@@ -316,9 +320,9 @@ static ts_status forward(ts_frame *f, channel_call *c)
     if (!job->last && c->groups && c->groups < job->channels) { /* a group is one run of memory */
         whole.positions *= job->channels / c->groups;
         whole.channels = c->groups;
-        cut(&whole);
+        divide(&whole);
     }
-    TS_TRY(begin(f, c, !c->given ? &whole : NULL));
+    TS_TRY(allocate(f, c, !c->given ? &whole : NULL));
     whole.sums = job->sums;
     c->summed = &whole;
     int64_t n = job->sets * c->groups;
@@ -331,7 +335,7 @@ static ts_status forward(ts_frame *f, channel_call *c)
     return TS_OK;
 }
 
-/** batch_norm(self, mean, var, weight, bias, eps) -> (result, mean, var), or batch_norm_relu() */
+/** batch_norm(self, mean, var, weight, bias, eps) -> (result, mean, var); also batch_norm_relu() */
 static ts_status batch_norm(ts_frame *f)
 {
     channel_call c = {.job.relu = f->op == TS_OP_batch_norm_relu, .weight = &f->args[3],
@@ -370,7 +374,7 @@ static ts_status backward(ts_frame *f, channel_call *c)
     bool dx = f->rets[0].tag == TS_TAG_TENSOR,
          sums = (dx && !c->given) || c->dw->tag == TS_TAG_TENSOR || c->db->tag == TS_TAG_TENSOR;
     job->y = dx ? f->rets[0].t->data : NULL;
-    TS_TRY(begin(f, c, sums ? job : NULL));
+    TS_TRY(allocate(f, c, sums ? job : NULL));
     int64_t width = job->channels / ts_max64(c->groups, 1);
     for (int64_t i = 0; i < job->sets * job->channels; i++) {
         int64_t k = i % job->channels, statistic = i / job->channels * c->groups + k / width;
@@ -424,7 +428,7 @@ static ts_status group_norm_backward(ts_frame *f)
     return backward(f, &c);
 }
 
-/* All values are of type T. The general loop computes the same numbers. */
+/* The loop for tensors of one type T. The loop for other dtypes computes the same values. */
 #define UPDATE(T)                                                                                  \
     {                                                                                              \
         T *running = (T *)(void *)to->data;                                                        \

@@ -77,9 +77,10 @@ VEC_FN void S(row_moments)(ts_dtype kind, const void *x, int64_t from, int64_t n
     S(put_moments)(to, mean, F(hsum)(apart[0] + apart[1]), F(hsum)(squares[0] + squares[1]), n);
 }
 
-/** Lanes to access in row r of `rows` rows of `step` channels, of which `left` are valid: whole
- * vectors, which are faster, as long as they end within the rows. Their other lanes belong to later
- * rows: a sum ignores them, and a store is followed by that of the later row. */
+/** Number of lanes to access in row r of `rows` rows of `step` channels, of which `left` are valid.
+ * It is LANES, because whole vectors are faster, unless the vector would end after the last row.
+ * The other lanes belong to later rows: a sum ignores them, and the later row's store overwrites
+ * them. */
 VEC_FN int64_t S(lanes_of)(int64_t left, int64_t r, int64_t rows, int64_t step)
 {
     return (rows - r) * step >= LANES ? LANES : left;
@@ -117,8 +118,9 @@ VEC_FN void S(column_moments)(ts_dtype kind, const void *x, int64_t from, int64_
     }
 }
 
-/** Vectors of channels from *k on that are processed together. The last vector of n channels
- * overlaps the one before, so that it is whole; *left: its valid lanes. */
+/** Returns the number of vectors of channels, starting at channel *k, that are processed together.
+ * The last vector of n channels is moved back over the vector before it, so that it is whole. Sets
+ * *left to the number of valid lanes. */
 VEC_FN int S(vectors_at)(int64_t n, int64_t *k, int64_t *left)
 {
     *left = LANES;
@@ -156,7 +158,7 @@ VEC_FN void S(moments)(ts_dtype kind, const channel_job *job, int64_t begin, int
 
 /** Returns the gradient g; with relu, 0 in lanes whose forward result before relu, d slope + base,
  * is at most 0. */
-VEC_FN V S(through)(bool relu, V g, V d, V slope, V base)
+VEC_FN V S(relu_gradient)(bool relu, V g, V d, V slope, V base)
 {
     return relu ? F(select)(F(le)(F(fma)(d, slope, base), F(zero)()), F(zero)(), g) : g;
 }
@@ -173,7 +175,8 @@ VEC_FN void S(row_sums)(ts_dtype kind, const channel_job *job, bool relu, int64_
     for (; i + 2 * LANES <= n; i += 2 * LANES)
         for (int u = 0; u < 2; u++) {
             V d = S(get)(kind, job->x, from + i + u * LANES, LANES) - m,
-              g = S(through)(relu, S(get)(kind, job->g, from + i + u * LANES, LANES), d, s, b);
+              g = S(get)(kind, job->g, from + i + u * LANES, LANES);
+            g = S(relu_gradient)(relu, g, d, s, b);
             sum[u] += g;
             along[u] = F(fma)(g, d, along[u]);
         }
@@ -183,7 +186,7 @@ VEC_FN void S(row_sums)(ts_dtype kind, const channel_job *job, bool relu, int64_
                    : S(get)(kind, job->g, from + i, LANES),
           d = (last ? S(get_last)(kind, job->x, from, n, n - i, m)
                     : S(get)(kind, job->x, from + i, LANES)) - m;
-        g = S(through)(relu, g, d, s, b);
+        g = S(relu_gradient)(relu, g, d, s, b);
         sum[0] += g;
         along[0] = F(fma)(g, d, along[0]);
     }
@@ -208,7 +211,7 @@ VEC_FN void S(column_sums)(ts_dtype kind, const channel_job *job, bool relu, int
             int64_t i = from + r * step + v * LANES,
                     some = left < LANES ? S(lanes_of)(left, r, rows, step) : LANES;
             V d = S(get)(kind, job->x, i, some) - m[v],
-              g = S(through)(relu, S(get)(kind, job->g, i, some), d, s[v], b[v]);
+              g = S(relu_gradient)(relu, S(get)(kind, job->g, i, some), d, s[v], b[v]);
             sum[v] += g;
             along[v] = F(fma)(g, d, along[v]);
         }
@@ -252,14 +255,14 @@ typedef struct S(factors) {
 } S(factors);
 
 /** Returns the result (x - shift) scale + add, with relu at least 0; with `gradient`, returns
- * (x - shift) scale + add + h slope, where h = S(through)(g). */
+ * (x - shift) scale + add + h slope, where h = S(relu_gradient)(g). */
 VEC_FN V S(result)(ts_dtype kind, const channel_job *job, bool gradient, bool relu, int64_t i,
                    int64_t left, const S(factors) *f)
 {
     V d = S(get)(kind, job->x, i, left) - f->shift, v = F(fma)(d, f->scale, f->add);
     if (!gradient)
         return relu ? F(select)(F(lt)(v, F(zero)()), F(zero)(), v) : v;
-    V g = S(through)(relu, S(get)(kind, job->g, i, left), d, f->slope, f->base);
+    V g = S(relu_gradient)(relu, S(get)(kind, job->g, i, left), d, f->slope, f->base);
     return F(fma)(g, f->slope, v);
 }
 

@@ -9,7 +9,8 @@
 
 enum { TS_FILL_LINE = 32 }; /* bytes of the pattern of ts_fill_bytes() */
 
-/** Copies fewer than 32 bytes; parts of 4 and more may overlap. Ranges may not. */
+/** Copies fewer than 32 bytes. Two stores may overlap within `to`; the ranges `from` and `to` must
+ * not overlap. */
 TS_INLINE void ts_copy_few_bytes(char *to, const char *from, int64_t bytes)
 {
     if (bytes >= 16) {
@@ -27,7 +28,7 @@ TS_INLINE void ts_copy_few_bytes(char *to, const char *from, int64_t bytes)
     }
 }
 
-/** Copies any number of bytes. Ranges may not overlap. */
+/** Copies any number of bytes. The ranges must not overlap. */
 TS_INLINE void ts_copy_bytes(char *to, const char *from, int64_t bytes)
 {
     if (bytes > 512) {
@@ -35,14 +36,14 @@ TS_INLINE void ts_copy_bytes(char *to, const char *from, int64_t bytes)
     } else if (bytes >= 32) {
         for (int64_t i = 0; i + 32 < bytes; i += 32)
             memcpy(to + i, from + i, 32);
-        memcpy(to + bytes - 32, from + bytes - 32, 32); /* overlaps */
+        memcpy(to + bytes - 32, from + bytes - 32, 32); /* may overlap the last store of the loop */
     } else {
         ts_copy_few_bytes(to, from, bytes);
     }
 }
 
-/** Fills bytes with a repeated element. line: TS_FILL_LINE bytes of the element, whose size divides
- * 8 and `bytes`. */
+/** Fills `to` with copies of an element. line: TS_FILL_LINE bytes of copies of the element, whose
+ * size divides 8 and `bytes`. */
 TS_INLINE void ts_fill_bytes(char *to, int64_t bytes, const char *line)
 {
     if (bytes < TS_FILL_LINE) {

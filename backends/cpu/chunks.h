@@ -14,7 +14,7 @@
 #define CHUNK_ROWS 512      /* minimum windows of a chunk, because each chunk packs the weight */
 #define SMALL_IMAGE 256     /* images with fewer positions share chunks */
 
-/** A call of convolution or convolution_backward. */
+/** A call of convolution or convolution_backward. Tensors are borrowed. */
 typedef struct job {
     const ts_frame *frame;
     ts_convolution c;
@@ -46,14 +46,16 @@ static weights weights_of(const job *b, int64_t group, const axis *a, bool to_x,
 /** Scratch memory of a call. The functions below run twice: first without memory, to compute its
  *  size, then with memory, to compute the result. */
 typedef struct scratch {
-    bool there; /* false: only compute `most` */
+    bool allocated; /* false: only compute `most` */
     char *base;
     size_t used, most; /* bytes in use; largest `used` */
 } scratch;
 
+/** Takes `bytes` bytes, rounded up to cache lines, and adds them to s->used. The caller restores
+ *  s->used to give them back. NULL without memory. */
 static char *take(scratch *s, int64_t bytes)
 {
-    char *at = s->there ? s->base + s->used : NULL;
+    char *at = s->allocated ? s->base + s->used : NULL;
     s->used += ((size_t)bytes + 63) / 64 * 64;
     s->most = s->used > s->most ? s->used : s->most;
     return at;
@@ -64,7 +66,7 @@ static void multiply(const ts_gemm *g, ts_dtype dtype, scratch *s)
 {
     size_t used = s->used;
     char *at = take(s, (int64_t)TS_V(ts_product_bytes)(g, dtype));
-    if (s->there)
+    if (s->allocated)
         TS_V(ts_product)(g, dtype, at);
     s->used = used;
 }
@@ -88,6 +90,7 @@ static cuts cut(const axis *a, int64_t batch, bool last, int64_t wanted)
     return c;
 }
 
+/** Number of positions of the chunk that starts at position `first`. */
 static int64_t chunk_at(const cuts *c, int64_t first)
 {
     return ts_min64(c->most, c->whole - first % c->whole);

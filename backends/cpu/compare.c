@@ -58,7 +58,8 @@ BITWISE(bitwise_xor, ^)
 TEST(logical_not, x == 0, x == 0)
 KERNEL(logical_not, ALL_LOOPS(logical_not))
 
-/** A test that all integers pass or fail: it reads only the first. */
+/** Runs a test that all integers pass, or all fail. For integers, the loop reads only the first
+ *  element: the operand's strides become 0. */
 static ts_status test_of_floats(ts_frame *f, const ts_loop *loops)
 {
     ts_dtype compute = f->plan->compute;
@@ -163,7 +164,7 @@ static ts_status masked_fill_kernel(ts_frame *f)
 
 /* --------------------------------------------------------------------------- recipes ---- */
 
-/* integers and bools compare by eq and gt */
+/* integers and bools are compared by eq and gt alone */
 #define COMPARISON(name, whole, mask) \
     TS_RECIPE(name, TS_TEXTS("a b " #name), TS_WHOLES(whole), .boolean = mask)
 #define LOGICAL(name, word) \

@@ -12,8 +12,9 @@
  *                       element is written twice
  *   gradient of weight  windows of x times y, added up over chunks
  *
- * Few channels are summed without matrices (direct.h, depthwise.h). If windows of x neither overlap
- * nor leave gaps, one product computes the gradient of x for all remainders (patches.h).
+ * Calls with few channels are sums without matrices (direct.h, depthwise.h). If windows of x
+ * neither overlap nor leave gaps, one product computes the gradient of x for all remainders
+ * (patches.h).
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -27,20 +28,21 @@
 
 #define WEIGHT_CHUNK (1 << 22) /* like CHUNK, for the gradient of the weight */
 #define INTERLEAVED_ROWS 16 /* least channels of results whose source is copied for tiles */
-#define WEIGHT_PER_IMAGE 16 /* most elements of their weight per element of the image */
+#define WEIGHT_PER_IMAGE 16 /* most elements of a small weight per element of the image */
 #define SHORT_LINE 4        /* most elements of an image's line per element of a window's line */
-#define DIRECT_CHANNELS 16  /* most channels of a group that is computed without matrices */
-#define DIRECT_FEW 4        /* ... if the other image has more */
-#define DIRECT_PLANE 16     /* ... and most elements of its padded planes per pixel of the images */
-#define LAST_CHANNELS 8     /* least channels of images that are copied to channels-last, */
-#define SMALL_PLANE 64      /* ... and most pixels of contiguous ones in depthwise calls */
-#define BATCHED_PLANE 32    /* ... and in calls without groups, */
-#define BATCHED_IMAGES 8    /* ... of at least so many images */
+#define DIRECT_CHANNELS 16  /* most channels of a small group, which is computed without matrices */
+#define DIRECT_FEW 4        /* most channels of one image in other calls without matrices */
+#define DIRECT_PLANE 16     /* most elements of padded planes in slabs per pixel of both images */
+#define LAST_CHANNELS 8     /* least channels of images that are copied to channels-last */
+#define SMALL_PLANE 64      /* most pixels of contiguous images that depthwise calls copy */
+#define BATCHED_PLANE 32    /* most pixels of images that calls without groups copy */
+#define BATCHED_IMAGES 8    /* least images of a batch that calls without groups copy */
 
 /* ----------------------------------------------------------------------------- products ---- */
 
-/** True if the weight (rows, k) is not much larger than the image. A contiguous image is copied and
- *  its weight reordered, which costs more than it saves if the weight is much the larger. */
+/** True if a weight of `weight` elements is at most WEIGHT_PER_IMAGE times as large as the image.
+ *  For a larger weight, copying a contiguous image and reordering the weight costs more than it
+ *  saves. */
 static bool is_small_weight(const job *b, const image *v, int64_t channels, int64_t weight)
 {
     int64_t elements = b->c.batch * channels * v->size[0] * v->size[1] * v->size[2];
@@ -59,8 +61,8 @@ static bool suits_tiles(const job *b, bool last, const image *v, int64_t rows, i
                       is_small_weight(b, v, channels, rows * k);
 }
 
-/** True if a contiguous image is copied, because lines of windows are longer than what a tap reads
- *  of a line of the image. */
+/** True if a contiguous image is copied to channels-last, because a line of a window (taps times
+ *  channels) is long compared with a line of positions. */
 static bool suits_windows(const job *b, const axis *a, const image *v, int64_t rows,
                           int64_t channels)
 {
@@ -69,7 +71,7 @@ static bool suits_windows(const job *b, const axis *a, const image *v, int64_t r
            is_small_weight(b, v, channels, rows * channels * taps);
 }
 
-/** The image v, or a copy of it in scratch, with channels innermost. */
+/** Returns v if its channels are innermost, else a copy in scratch whose channels are. */
 static image interleaved(const job *b, const image *v, int64_t channels, scratch *s)
 {
     int64_t elements = b->c.batch * channels * v->size[0] * v->size[1] * v->size[2];
@@ -81,13 +83,15 @@ static image interleaved(const job *b, const image *v, int64_t channels, scratch
 typedef struct chunk_job {
     const job *b;
     const axis *a;
-    windows w;             /* matrix: memory of a chunk's windows, unless `there` */
+    windows w;             /* matrix: memory of a chunk's windows, unless `in_place` */
     strips out;            /* matrix: memory of a chunk's results, unless `direct` */
     cuts chunks;
     const char *matrix, *bias; /* weight (rows, k); bias of the rows, or NULL */
-    int64_t rows, k, pixel, step; /* pixel and step: of is_matrix() for both images */
-    bool last, there, direct;
-    int64_t lanes, lane;   /* tasks that run chunks at the same time; bytes of scratch of each */
+    int64_t rows, k;       /* result channels; elements of a window */
+    int64_t pixel, step;   /* distances of positions in the source (if in_place) and the result */
+    bool last;             /* channels of the result are innermost: windows times weights */
+    bool in_place, direct; /* windows are read from, and results written to, the image itself */
+    int64_t workers, worker_bytes; /* tasks that run chunks at the same time; scratch of each */
     char *scratch;
 } chunk_job;
 
@@ -97,11 +101,11 @@ static void make_chunk(const chunk_job *p, int64_t first, scratch *s)
     const job *b = p->b;
     int64_t count = chunk_at(&p->chunks, first), k = p->k, rows = p->rows, item = b->item;
     const image *from = &p->w.from, *to = &p->out.image;
-    bool there = p->there, direct = p->direct, by_window = p->w.by_window;
+    bool in_place = p->in_place, direct = p->direct, by_window = p->w.by_window;
     ts_gemm g = {.k = k, .c = direct ? position_at(to, p->a, first, b->item) : p->out.matrix};
-    const char *matrix = there ? position_at(from, p->a, first, b->item) : p->w.to;
-    int64_t window_step = !by_window ? 1 : there ? p->pixel : k;
-    int64_t tap_step = by_window ? 1 : there ? from->c : count;
+    const char *matrix = in_place ? position_at(from, p->a, first, b->item) : p->w.to;
+    int64_t window_step = !by_window ? 1 : in_place ? p->pixel : k;
+    int64_t tap_step = by_window ? 1 : in_place ? from->c : count;
     if (p->last) { /* windows times weights */
         g.m = count;
         g.n = rows;
@@ -125,51 +129,51 @@ static void make_chunk(const chunk_job *p, int64_t first, scratch *s)
         g.c_row = direct ? to->c : count;
         g.add = p->bias != NULL;
     }
-    if (s->there) {
+    if (s->allocated) {
         windows w = p->w;
-        if (!there)
+        if (!in_place)
             gather(&w, first, count);
         for (int64_t i = 0; g.add && i < rows; i++)
             copy_run((char *)g.c + i * g.c_row * item, 1, p->bias + i * item, 0, count, b->item);
     }
     multiply(&g, b->dtype, s);
-    if (s->there && !direct)
+    if (s->allocated && !direct)
         copy_matrix(&p->out, first, count, true);
 }
 
-/** Runs lanes begin to end - 1, each of which computes its chunks on one thread. */
+/** Runs workers begin to end - 1, each of which computes a range of chunks. */
 static void run_chunks(void *ctx, int64_t begin, int64_t end)
 {
     const chunk_job *p = ctx;
     const cuts *c = &p->chunks;
     int64_t each = ts_ceil_div(c->whole, c->most), all = c->all / c->whole * each;
-    for (int64_t lane = begin; lane < end; lane++)
-        for (int64_t i = all * lane / p->lanes; i < all * (lane + 1) / p->lanes; i++) {
-            scratch s = {.there = true, .base = p->scratch + lane * p->lane};
+    for (int64_t worker = begin; worker < end; worker++)
+        for (int64_t i = all * worker / p->workers; i < all * (worker + 1) / p->workers; i++) {
+            scratch s = {.allocated = true, .base = p->scratch + worker * p->worker_bytes};
             make_chunk(p, i / each * c->whole + i % each * c->most, &s);
         }
 }
 
-/** Computes all chunks. Products that read and write the images in place need no memory but their
- *  own, and run at the same time if threads get equally many: a product that threads divide makes
- *  them wait for each other. */
+/** Computes all chunks. If products read and write the images in place and each thread gets equally
+ *  many chunks, each worker computes its own chunks. Otherwise the threads share each product, and
+ *  wait for each other at its end. */
 static void make_chunks(chunk_job *p, scratch *s)
 {
     const cuts *c = &p->chunks;
     int64_t all = c->all / c->whole * ts_ceil_div(c->whole, c->most), threads = ts_num_threads();
-    if (p->last || !p->there || !p->direct || threads == 1 || all % threads) {
+    if (p->last || !p->in_place || !p->direct || threads == 1 || all % threads) {
         for (int64_t first = 0; first < c->all; first += chunk_at(c, first))
             make_chunk(p, first, s);
         return;
     }
     scratch one = {0};
     make_chunk(p, 0, &one);
-    p->lanes = threads;
-    p->lane = (int64_t)one.most;
-    p->scratch = take(s, p->lanes * p->lane);
+    p->workers = threads;
+    p->worker_bytes = (int64_t)one.most;
+    p->scratch = take(s, p->workers * p->worker_bytes);
     double work = (double)c->all * (double)p->rows * (double)p->k;
-    if (s->there)
-        ts_parallel_for(p->lanes, work > 1 << 18 ? 1 : p->lanes, run_chunks, p);
+    if (s->allocated)
+        ts_parallel_for(p->workers, work > 1 << 18 ? 1 : p->workers, run_chunks, p);
 }
 
 /** Computes one group of y, or (to_x) the elements of x with windows of the form `a`. */
@@ -190,17 +194,17 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     windows w = {.from = from, .axis = {a[0], a[1], a[2]}, .channels = channels,
                  .item = b->item, .by_window = from.c == 1};
     int64_t pixel = 0;
-    bool there = windows_are_pixels(&w) && is_matrix(&from, a, c->batch, channels, w.by_window,
-                                                     &chunks, &pixel);
-    bool tiled = !there && suits_tiles(b, last, &from, rows, channels, k);
-    if (tiled ? !last : !there && from.c != 1 && suits_windows(b, a, &from, rows, channels)) {
+    bool in_place = windows_are_pixels(&w) && is_matrix(&from, a, c->batch, channels, w.by_window,
+                                                        &chunks, &pixel);
+    bool tiled = !in_place && suits_tiles(b, last, &from, rows, channels, k);
+    if (tiled ? !last : !in_place && from.c != 1 && suits_windows(b, a, &from, rows, channels)) {
         w.from = interleaved(b, &from, channels, s);
         w.by_window = true;
     }
     weights m = weights_of(b, group, a, to_x, w.by_window);
     if (!weights_in_place(&m)) {
         m.matrix = take(s, rows * k * b->item);
-        if (s->there)
+        if (s->allocated)
             move_weights(&m, false);
     }
     bool direct = is_matrix(&to, a, c->batch, rows, last, &chunks, &step);
@@ -210,17 +214,17 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
                    .bias = b->bias ? (const float *)b->bias->data + group * rows : NULL,
                    .all = chunks.all, .step = step, .direct = direct};
         t.packed = (float *)take(s, plan_tiles(&t) * b->item);
-        t.scratch = (float *)take(s, t.lanes * t.lane * b->item);
-        if (s->there)
+        t.scratch = (float *)take(s, t.workers * t.worker_floats * b->item);
+        if (s->allocated)
             run_tiles(&t);
         s->used = used;
         return;
     }
-    w.to = there ? NULL : take(s, chunks.most * k * b->item);
+    w.to = in_place ? NULL : take(s, chunks.most * k * b->item);
     chunk_job p = {
         .b = b, .a = a, .w = w, .chunks = chunks, .matrix = m.matrix, .rows = rows, .k = k,
         .bias = b->bias ? (const char *)b->bias->data + group * rows * b->item : NULL,
-        .pixel = pixel, .step = step, .last = last, .there = there, .direct = direct,
+        .pixel = pixel, .step = step, .last = last, .in_place = in_place, .direct = direct,
         .out = {.image = to, .axis = a, .channels = rows, .item = b->item,
                 .position_step = last ? rows : 1, .channel_step = 1,
                 .matrix = direct ? NULL : take(s, chunks.most * rows * b->item)}};
@@ -251,38 +255,38 @@ static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
     windows w = {.from = x, .axis = {a[0], a[1], a[2]}, .channels = channels, .item = b->item,
                  .by_window = x.c == 1};
     weights m = weights_of(b, group, a, false, w.by_window);
-    bool in_place = weights_in_place(&m);
+    bool weight_in_place = weights_in_place(&m);
     int64_t pixel;
-    bool there = windows_are_pixels(&w) && is_matrix(&x, a, c->batch, channels, w.by_window,
-                                                     &chunks, &pixel);
-    if (!in_place)
+    bool in_place = windows_are_pixels(&w) && is_matrix(&x, a, c->batch, channels, w.by_window,
+                                                        &chunks, &pixel);
+    if (!weight_in_place)
         m.matrix = take(s, rows * k * b->item);
     bool direct = is_matrix(&y, a, c->batch, rows, last, &chunks, &step);
-    w.to = there ? NULL : take(s, chunks.most * k * b->item);
+    w.to = in_place ? NULL : take(s, chunks.most * k * b->item);
     strips in = {.image = y, .axis = a, .channels = rows, .item = b->item,
                  .position_step = last ? rows : 1, .channel_step = 1,
                  .matrix = direct ? NULL : take(s, chunks.most * rows * b->item)};
     ts_gemm g = {.m = rows, .n = k, .c = m.matrix, .c_row = k};
-    if (!chunks.all) /* zeros */
+    if (!chunks.all) /* k = 0: writes zeros */
         multiply(&g, b->dtype, s);
     for (int64_t first = 0; first < chunks.all; first += g.k) {
         g.k = chunk_at(&chunks, first);
         g.a = direct ? position_at(&y, a, first, b->item) : in.matrix;
         g.a_row = last ? 1 : direct ? y.c : g.k;
         g.a_column = !last ? 1 : direct ? step : rows;
-        g.b = there ? position_at(&x, a, first, b->item) : w.to;
-        g.b_row = !w.by_window ? 1 : there ? pixel : k;
-        g.b_column = w.by_window ? 1 : there ? x.c : g.k;
+        g.b = in_place ? position_at(&x, a, first, b->item) : w.to;
+        g.b_row = !w.by_window ? 1 : in_place ? pixel : k;
+        g.b_column = w.by_window ? 1 : in_place ? x.c : g.k;
         g.add = first > 0;
-        if (s->there) {
-            if (!there)
+        if (s->allocated) {
+            if (!in_place)
                 gather(&w, first, g.k);
             if (!direct)
                 copy_matrix(&in, first, g.k, false);
         }
         multiply(&g, b->dtype, s);
     }
-    if (s->there && !in_place)
+    if (s->allocated && !weight_in_place)
         move_weights(&m, true);
     s->used = used;
 }
@@ -296,6 +300,7 @@ static bool is_depthwise(const ts_convolution *c)
     return c->groups > 1 && c->channels == c->groups && c->features == c->groups;
 }
 
+/** True if channels are innermost in both images. */
 static bool are_last(const image *a, const image *b) { return a->c == 1 && b->c == 1; }
 
 static depthwise depthwise_of(const job *b, const axis *a, image from, image to)
@@ -326,13 +331,14 @@ static void make_depthwise(const job *b, const axis *a, bool to_x, scratch *s)
     d.weight = w.matrix = take(s, d.taps * d.channels * b->item);
     d.bias = b->bias ? b->bias->data : NULL;
     s->used = used;
-    if (!s->there || !lines || !a[2].count)
+    if (!s->allocated || !lines || !a[2].count)
         return;
     move_weights(&w, false);
     ts_parallel_for(lines, 1 + 16384 / (d.taps * d.channels * a[2].count + 1),
                     b->dtype == TS_F64 ? sum_lines_f64 : sum_lines_f32, &d);
 }
 
+/** Computes the gradient of the weight of a depthwise convolution. */
 static void grad_weight_depthwise(const job *b, const axis *a, scratch *s)
 {
     depthwise d = depthwise_of(b, a, b->x, b->y);
@@ -340,7 +346,7 @@ static void grad_weight_depthwise(const job *b, const axis *a, scratch *s)
     size_t used = s->used;
     d.weight = w.matrix = take(s, d.taps * d.channels * b->item);
     s->used = used;
-    if (!s->there)
+    if (!s->allocated)
         return;
     bool wide = b->dtype == TS_F64;
     int64_t each = a[0].count * a[1].count * a[2].count * d.batch * d.taps,
@@ -352,8 +358,8 @@ static void grad_weight_depthwise(const job *b, const axis *a, scratch *s)
 
 /* ------------------------------------------------------------------------------- direct ---- */
 
-/** True if the padded planes of slabs are not much larger than the images, as they are with a wide
- *  dilation. */
+/** True if the padded planes of slabs are not much larger than the images. With a wide dilation
+ *  they are. */
 static bool fits_slabs(const ts_convolution *c, const axis *a)
 {
     int64_t plane = 1, inputs = 1, outputs = 1;
@@ -372,8 +378,8 @@ static bool has_small_groups(const ts_convolution *c, const axis *a)
            c->channels / c->groups <= DIRECT_CHANNELS && fits_slabs(c, a);
 }
 
-/** True if y, or (to_x) the elements of x of a form, are sums over taps: in small groups, for few
- *  result channels, and for contiguous results of few channels. */
+/** True if y, or (to_x) the elements of x of a form, are computed as sums over taps: for small
+ *  groups, for few result channels, and for a contiguous result of few source channels. */
 static bool is_direct(const job *b, const axis *a, bool to_x)
 {
     const ts_convolution *c = &b->c;
@@ -417,11 +423,11 @@ static void make_direct(const job *b, const axis *a, bool to_x, bool grad_weight
     t.offset = (int64_t *)(void *)take(s, t.depth * (int64_t)sizeof(int64_t));
     if (positions) {
         plan_direct(&t, grad_weight);
-        t.lanes = ts_min64(ts_num_threads(), t.groups * (grad_weight ? 1 : t.batch * t.parts));
-        t.scratch = take(s, t.lanes * t.scratch_each * b->item);
+        t.workers = ts_min64(ts_num_threads(), t.groups * (grad_weight ? 1 : t.batch * t.parts));
+        t.scratch = take(s, t.workers * t.scratch_each * b->item);
     }
     s->used = used;
-    if (!s->there)
+    if (!s->allocated)
         return;
     if (!positions || !t.batch) {
         memset(t.weight, 0, (size_t)(t.groups * t.rows * t.depth * b->item));
@@ -432,7 +438,7 @@ static void make_direct(const job *b, const axis *a, bool to_x, bool grad_weight
     if (!grad_weight)
         move_groups(b, &t, to_x, false);
     double work = (double)(t.batch * positions) * (double)(t.groups * t.rows * t.depth);
-    ts_parallel_for(t.lanes, work > 1 << 16 ? 1 : t.lanes,
+    ts_parallel_for(t.workers, work > 1 << 16 ? 1 : t.workers,
                     grad_weight ? wide ? grad_weight_parts_f64 : grad_weight_parts_f32
                     : wide ? sum_parts_f64 : sum_parts_f32, &t);
     if (grad_weight)
@@ -441,7 +447,8 @@ static void make_direct(const job *b, const axis *a, bool to_x, bool grad_weight
 
 /* ------------------------------------------------------------------------------ kernels ---- */
 
-/** Computes y, or (to_x) the elements of x of a form, if that needs no products of matrices. */
+/** Computes y, or (to_x) the elements of x of a form, without products of matrices. Returns
+ *  false if the call needs products. */
 static bool make_without_products(const job *b, const axis *a, bool to_x, scratch *s)
 {
     bool deep = is_depthwise(&b->c) && are_last(&b->x, &b->y), plain = is_direct(b, a, to_x);
@@ -502,12 +509,13 @@ static void make_w(const job *b, scratch *s)
 /* ------------------------------------------------------------------------------ layouts ---- */
 
 typedef enum conv_result { RESULT_X, RESULT_Y, RESULT_WEIGHT } conv_result;
+/** Computes a result of a job; without memory, only its scratch size. */
 typedef void (*maker)(const job *b, scratch *s);
 
 static int64_t pixels_of(const image *v) { return v->size[0] * v->size[1] * v->size[2]; }
 
-/** Returns whether images are copied to one layout, and sets it: channels innermost (last), or
- *  not. Depthwise loops run along channels if an image is channels-last or has few pixels; sums of
+/** True if images are copied to one layout. Sets *last: channels are innermost in it. Depthwise
+ *  loops run along channels if an image is channels-last or has few pixels; sums of
  *  small groups read planes. Small contiguous images would be one product each. Depends only on
  *  shapes and layouts. */
 static bool wants_layout(const job *b, bool *last)
@@ -530,7 +538,8 @@ static bool wants_layout(const job *b, bool *last)
            ts_max64(c->channels, c->features) >= LAST_CHANNELS;
 }
 
-/** The image v, or memory for one of its sizes in the other layout, with its elements if `fill`. */
+/** Returns v if it has the layout `last`; else memory in scratch for an image of v's sizes in this
+ *  layout, which is filled with v's elements if `fill`. */
 static image in_layout(const job *b, const image *v, int64_t channels, bool last, bool fill,
                        scratch *s)
 {
@@ -538,12 +547,12 @@ static image in_layout(const job *b, const image *v, int64_t channels, bool last
         return *v;
     image made = dense_image(v, channels, last,
                              take(s, b->c.batch * channels * pixels_of(v) * b->item));
-    if (fill && s->there)
+    if (fill && s->allocated)
         copy_image(v, &made, b->c.batch, channels, b->item);
     return made;
 }
 
-/** Runs a maker of `result`, on copies of the images if that is faster. */
+/** Runs the maker of `result`, on copies of the images if wants_layout(). */
 static void make_in_layout(const job *b, maker make, conv_result result, scratch *s)
 {
     const ts_convolution *c = &b->c;
@@ -556,9 +565,9 @@ static void make_in_layout(const job *b, maker make, conv_result result, scratch
         made.y = in_layout(b, &b->y, c->features, last, result != RESULT_Y, s);
     }
     make(&made, s);
-    if (s->there && result == RESULT_X && made.x.data != b->x.data)
+    if (s->allocated && result == RESULT_X && made.x.data != b->x.data)
         copy_image(&made.x, &b->x, c->batch, c->channels, b->item);
-    if (s->there && result == RESULT_Y && made.y.data != b->y.data)
+    if (s->allocated && result == RESULT_Y && made.y.data != b->y.data)
         copy_image(&made.y, &b->y, c->batch, c->features, b->item);
     s->used = used;
 }
@@ -586,9 +595,9 @@ static job job_of(const ts_frame *f, const ts_tensor *input, const ts_tensor *ou
     return b;
 }
 
-/** Runs makers[i] on jobs[i], except for NULL, all with one block of scratch. sums: receives the
- *  sums of the gradient per channel, or NULL. They are computed first, because only this op may
- *  fail. */
+/** Runs makers[i] on jobs[i], unless makers[i] is NULL, with one block of scratch for all. sums:
+ *  NULL, or receives the sums of the gradient per channel. The sums are computed first, because
+ *  they may fail. Returns TS_ERR_MEMORY if scratch cannot be allocated. */
 static ts_status run_jobs(ts_frame *f, const job *jobs, const maker *makers, int n, ts_tensor *sums)
 {
     static const int64_t dims[] = {0, 2, 3, 4};
@@ -599,7 +608,7 @@ static ts_status run_jobs(ts_frame *f, const job *jobs, const maker *makers, int
     size_t bytes = s.most;
     if (bytes && !(s.base = ts_alloc(f->thread, bytes)))
         return ts_error_memory("windows of a convolution", (int64_t)bytes);
-    s.there = true;
+    s.allocated = true;
     ts_tensor *grad = f->args[0].t;
     ts_status status = TS_OK;
     if (sums)
@@ -612,7 +621,7 @@ static ts_status run_jobs(ts_frame *f, const job *jobs, const maker *makers, int
     return status;
 }
 
-/** run_jobs() with scratch for the number of threads that its loops use */
+/** run_jobs() with a fixed number of threads, on which the size of scratch depends. */
 static ts_status run(ts_frame *f, const job *jobs, const maker *makers, int n, ts_tensor *sums)
 {
     ts_threads_pin();
@@ -633,7 +642,7 @@ static ts_status convolution(ts_frame *f)
     return run(f, &b, &make, 1, NULL);
 }
 
-/* grad, input, weight, ... -> gradients of input, weight and bias */
+/** (grad, input, weight, ...) -> gradients of input, weight and bias */
 static ts_status convolution_backward(ts_frame *f)
 {
     const ts_tensor *grad = f->args[0].t;

@@ -39,7 +39,7 @@ TO_HALVES(u8, uint8_t, KEEP)
 PAIR(bf16, uint16_t, ts_bf16_to_f32, f32, float, KEEP)
 PAIR(f16, uint16_t, ts_f16_to_f32, f32, float, KEEP)
 
-/* same dtype: bits move unchanged */
+/* same dtype: copies bits */
 TS_SCALAR_LOOP1(uint64_t, uint64_t, move_64, x)
 TS_SCALAR_LOOP1(uint32_t, uint32_t, move_32, x)
 TS_SCALAR_LOOP1(uint16_t, uint16_t, move_16, x)
@@ -47,7 +47,7 @@ TS_SCALAR_LOOP1(uint8_t, uint8_t, move_8, x)
 
 /* Half dtypes to and from f32. Strided elements pass through a buffer, so that all of them are
  * converted by vectors; single elements are converted as scalars, with the same rounding. */
-enum { STRIDED = 512 };
+enum { STRIDED = 512 }; /* elements of the buffer */
 #define HALF(kind)                                                                                 \
     VEC_FN void kind##_widen_run(float *to, const uint16_t *from, int64_t n)                       \
     {                                                                                              \
@@ -74,11 +74,12 @@ enum { STRIDED = 512 };
             kind##_to_f32(d, s, n, params);                                                        \
             return;                                                                                \
         }                                                                                          \
-        uint16_t near[STRIDED];                                                                    \
+        uint16_t buffer[STRIDED];                                                                  \
         for (int64_t i = 0, some; i < n; i += some) {                                              \
             some = ts_min64(STRIDED, n - i);                                                       \
-            move_16((char *[]){(char *)near, d[1] + i * s[1]}, (int64_t[]){2, s[1]}, some, NULL);  \
-            kind##_widen_run((float *)d[0] + i, near, some);                                       \
+            move_16((char *[]){(char *)buffer, d[1] + i * s[1]}, (int64_t[]){2, s[1]}, some,       \
+                    NULL);                                                                         \
+            kind##_widen_run((float *)d[0] + i, buffer, some);                                     \
         }                                                                                          \
     }                                                                                              \
     static __attribute__((noinline)) void kind##_narrow_strided(char *const *d, const int64_t *s,  \
@@ -88,11 +89,12 @@ enum { STRIDED = 512 };
             f32_to_##kind(d, s, n, params);                                                        \
             return;                                                                                \
         }                                                                                          \
-        uint16_t near[STRIDED];                                                                    \
+        uint16_t buffer[STRIDED];                                                                  \
         for (int64_t i = 0, some; i < n; i += some) {                                              \
             some = ts_min64(STRIDED, n - i);                                                       \
-            kind##_narrow_run(near, (const float *)d[1] + i, some);                                \
-            move_16((char *[]){d[0] + i * s[0], (char *)near}, (int64_t[]){s[0], 2}, some, NULL);  \
+            kind##_narrow_run(buffer, (const float *)d[1] + i, some);                              \
+            move_16((char *[]){d[0] + i * s[0], (char *)buffer}, (int64_t[]){s[0], 2}, some,       \
+                    NULL);                                                                         \
         }                                                                                          \
     }                                                                                              \
     static void kind##_widen(char *const *d, const int64_t *s, int64_t n, const void *params)      \
@@ -116,12 +118,12 @@ HALF(f16)
 #define F64_TO_HALF(kind)                                                                          \
     static void f64_narrow_##kind(char *const *d, const int64_t *s, int64_t n, const void *params) \
     {                                                                                              \
-        float near[STRIDED];                                                                       \
+        float buffer[STRIDED];                                                                     \
         for (int64_t i = 0, some; i < n; i += some) {                                              \
             some = ts_min64(STRIDED, n - i);                                                       \
             for (int64_t k = 0; k < some; k++)                                                     \
-                near[k] = ts_odd_f32(*(const double *)(d[1] + (i + k) * s[1]));                    \
-            kind##_narrow((char *[]){d[0] + i * s[0], (char *)near}, (int64_t[]){s[0], 4}, some,   \
+                buffer[k] = ts_odd_f32(*(const double *)(d[1] + (i + k) * s[1]));                  \
+            kind##_narrow((char *[]){d[0] + i * s[0], (char *)buffer}, (int64_t[]){s[0], 4}, some, \
                           params);                                                                 \
         }                                                                                          \
     }
@@ -135,7 +137,7 @@ F64_TO_HALF(f16)
                                      const void *params)                                           \
     {                                                                                              \
         enum { EXACT = 1 << 24 };                                                                  \
-        float near[STRIDED];                                                                       \
+        float buffer[STRIDED];                                                                     \
         for (int64_t i = 0, some; i < n; i += some) {                                              \
             some = ts_min64(STRIDED, n - i);                                                       \
             const T *x = (const T *)(d[1] + i * s[1]);                                             \
@@ -149,8 +151,8 @@ F64_TO_HALF(f16)
                 continue;                                                                          \
             }                                                                                      \
             for (int64_t k = 0; k < some; k++)                                                     \
-                near[k] = (float)(int32_t)x[k];                                                    \
-            kind##_narrow_run((uint16_t *)to[0], near, some);                                      \
+                buffer[k] = (float)(int32_t)x[k];                                                  \
+            kind##_narrow_run((uint16_t *)to[0], buffer, some);                                    \
         }                                                                                          \
     }
 INTS_TO_HALF(int64_t, i64, bf16)
@@ -194,12 +196,12 @@ FLOAT_TO_ALL_INTS(float, f32, 0x1p31f)
     static void from##_convert_##to(char *const *d, const int64_t *s, int64_t n,                   \
                                     const void *params)                                            \
     {                                                                                              \
-        float near[STRIDED];                                                                       \
+        float buffer[STRIDED];                                                                     \
         for (int64_t i = 0, some; i < n; i += some) {                                              \
             some = ts_min64(STRIDED, n - i);                                                       \
-            from##_widen((char *[]){(char *)near, d[1] + i * s[1]}, (int64_t[]){4, s[1]}, some,    \
+            from##_widen((char *[]){(char *)buffer, d[1] + i * s[1]}, (int64_t[]){4, s[1]}, some,  \
                          params);                                                                  \
-            convert((char *[]){d[0] + i * s[0], (char *)near}, (int64_t[]){s[0], 4}, some,         \
+            convert((char *[]){d[0] + i * s[0], (char *)buffer}, (int64_t[]){s[0], 4}, some,       \
                     params);                                                                       \
         }                                                                                          \
     }
@@ -264,7 +266,7 @@ VEC_FN void offsets(const ts_iter *it, int first, int skip, int64_t row, int64_t
 
 enum { LONG_ROW = 1024 }; /* bytes from which memcpy(), which aligns its stores, is faster */
 
-/** Rows along dim 0, contiguous on both sides. */
+/** Copies rows along dim 0, which are contiguous in the source and in the destination. */
 static void move_rows(void *ctx, int64_t begin, int64_t end)
 {
     const ts_iter *it = ctx;
@@ -320,7 +322,7 @@ static void move_rows(void *ctx, int64_t begin, int64_t end)
     /* tasks: strips of L rows of the destination, over all other dims */                         \
     static void name(void *ctx, int64_t begin, int64_t end)                                       \
     {                                                                                             \
-        const turn *t = ctx;                                                                      \
+        const transposition *t = ctx;                                                             \
         const ts_iter *it = t->it;                                                                \
         int64_t na = it->sizes[0], nb = it->sizes[t->dim], strips = ts_ceil_div(nb, L);           \
         int64_t tb = it->strides[t->dim][0], fa = it->strides[0][1], z = sizeof(T);               \
@@ -338,15 +340,15 @@ static void move_rows(void *ctx, int64_t begin, int64_t end)
         }                                                                                         \
     }
 
-/** Copies in a space whose source and destination are contiguous along different dims. */
-typedef struct turn {
+/** A copy to a destination that is contiguous along dim 0, from a source contiguous along `dim`. */
+typedef struct transposition {
     const ts_iter *it;
     int dim;
-} turn;
+} transposition;
 
-TRANSPOSE(uint16_t, VF_LANES, turn_16)
-TRANSPOSE(uint32_t, VF_LANES, turn_32)
-TRANSPOSE(uint64_t, VD_LANES, turn_64)
+TRANSPOSE(uint16_t, VF_LANES, transpose_16)
+TRANSPOSE(uint32_t, VF_LANES, transpose_32)
+TRANSPOSE(uint64_t, VD_LANES, transpose_64)
 
 static void move(ts_iter *it, int item)
 {
@@ -364,17 +366,18 @@ static void move(ts_iter *it, int item)
         ts_parallel_for(it->numel / it->sizes[0], 65536 / (it->sizes[0] * item) + 1, move_rows, it);
         return;
     }
-    static const ts_parallel_body turns[9] = {[2] = turn_16, [4] = turn_32, [8] = turn_64};
-    /* rows of one element: turning would read it for each tile */
+    static const ts_parallel_body transposes[9] = {
+        [2] = transpose_16, [4] = transpose_32, [8] = transpose_64};
+    /* long rows of one repeated element: each tile of a transposition would load it again */
     bool same = it->strides[0][1] == 0 && it->sizes[0] >= VEC_BYTES;
-    for (int d = 1; to && !same && turns[item] && d < it->ndim; d++) {
+    for (int d = 1; to && !same && transposes[item] && d < it->ndim; d++) {
         if (it->strides[d][1] != item)
             continue;
-        turn t = {it, d};
+        transposition t = {it, d};
         int lanes = item == 8 ? VD_LANES : VF_LANES;
         int64_t strips =
             ts_ceil_div(it->sizes[d], lanes) * (it->numel / (it->sizes[0] * it->sizes[d]));
-        ts_parallel_for(strips, 65536 / (it->sizes[0] * item * lanes) + 1, turns[item], &t);
+        ts_parallel_for(strips, 65536 / (it->sizes[0] * item * lanes) + 1, transposes[item], &t);
         return;
     }
     ts_cpu_run_ragged(it, moves[item], NULL, 2);

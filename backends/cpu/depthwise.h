@@ -11,11 +11,13 @@
 #include "backends/cpu/windows.h"
 
 enum {
-    DEPTHWISE_TAPS = 32,     /* taps of a window that are collected at a time */
+    DEPTHWISE_TAPS = 32,     /* most taps that are summed together */
     DEPTHWISE_POSITIONS = 4, /* positions that share the loads of a tap's weights */
     DEPTHWISE_GRADIENTS = 9  /* taps whose gradients are summed together */
 };
 
+/** A call: all channels of y, of the elements of x of one form, or of the gradient of the
+ * weight. */
 typedef struct depthwise {
     windows w;        /* windows of all channels; shifts are positive */
     image to;         /* the result image; for the gradient of the weight: y */

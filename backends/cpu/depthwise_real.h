@@ -2,15 +2,16 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real_names.h"
 
-/** Taps of one or more positions: element of the first position, and weights, of channel 0. */
+/** Taps that are summed together: for each tap, channel 0 of its element at the first position (x)
+ *  and of its weight (k). */
 typedef struct S(taps) {
     const T *x[DEPTHWISE_TAPS], *k[DEPTHWISE_TAPS];
     int64_t count;
-    bool more; /* results have been stored: they are added to */
+    bool more; /* true: add to the stored results */
 } S(taps);
 
-/** Computes channels c to c + n - 1, at most a vector, of `positions` results. x_step, to_step:
- *  elements from position to position. */
+/** Computes channels c to c + n - 1 (at most LANES) of `positions` results. x_step and to_step:
+ *  distances of positions in elements. */
 VEC_FN void S(sum_channels)(const int positions, const S(taps) *t, const T *bias, T *to,
                             int64_t x_step, int64_t to_step, int64_t c, int64_t n)
 {
@@ -55,10 +56,10 @@ static void S(sum_collected)(S(taps) *t, const depthwise *d, T *to, int64_t x_st
     t->more = true;
 }
 
-/** Computes positions low to high - 1 of the line that starts at p. In its last dim, taps first to
- *  last - 1 lie in the image at all of these positions, and no others at any. */
-static void S(sum_line)(const depthwise *d, const place *p, T *to, int64_t to_step, int64_t low,
-                        int64_t high, int64_t first, int64_t last)
+/** Computes positions low to high - 1 of the line that starts at window p. Along the last dim, taps
+ *  first to last - 1 are inside the image at all of these positions, and the other taps at none. */
+static void S(sum_line)(const depthwise *d, const window_index *p, T *to, int64_t to_step,
+                        int64_t low, int64_t high, int64_t first, int64_t last)
 {
     const axis *a = d->w.axis, *line = &a[2];
     int64_t step = d->w.from.at[2], x_step = line->move * step;
@@ -85,7 +86,7 @@ static void S(sum_lines)(void *ctx, int64_t begin, int64_t end)
     int64_t to_step = line->step * d->to.at[2], low, high;
     inner_positions(&d->w, &low, &high);
     for (int64_t q = begin; q < end; q++) {
-        place p = place_of(d->w.axis, q * line->count);
+        window_index p = window_index_of(d->w.axis, q * line->count);
         T *to = (T *)(void *)position_at(&d->to, d->w.axis, q * line->count, sizeof(T));
         for (int64_t i = 0; i < line->count; i++)
             if (i == low && low < high) {
@@ -104,7 +105,7 @@ static void S(sum_lines)(void *ctx, int64_t begin, int64_t end)
  *  the positions of a line at which it lies in the image. */
 typedef struct S(grad_tap) {
     int64_t j0, j1, offset, low, high;
-    const T *x; /* of the line's first position */
+    const T *x; /* the tap's element at the line's first position; NULL if the line is outside */
 } S(grad_tap);
 
 /** Adds the products of n channels of y and of `taps` taps at positions low to high - 1 of a line
@@ -145,7 +146,7 @@ VEC_FN void S(grad_weight_block)(const int count, const depthwise *d, int64_t fi
                   &tap[j].high);
     }
     for (int64_t q = 0; q < d->batch * a[0].count * a[1].count; q++) {
-        place p = place_of(a, q * line->count);
+        window_index p = window_index_of(a, q * line->count);
         const T *y = (const T *)position_at(&d->to, a, q * line->count, sizeof(T)) + c;
         int64_t low = 0, high = line->count;
         bool all = true;
@@ -173,8 +174,8 @@ VEC_FN void S(grad_weight_block)(const int count, const depthwise *d, int64_t fi
         F(store_n)((T *)d->weight + (first + j) * d->channels + c, F(load)(sums + j * LANES), n);
 }
 
-/** Computes the gradients of the weights of blocks begin to end - 1 of LANES channels. A last block
- *  of taps overlaps the one before. */
+/** Computes the gradients of the weights of blocks begin to end - 1 of LANES channels. The last
+ *  block of taps may overlap the block before it. */
 VEC_FN void S(grad_weight_in_blocks)(const int count, const depthwise *d, int64_t begin,
                                      int64_t end)
 {

@@ -43,25 +43,25 @@ typedef struct direct {
     char *weight;     /* (groups, rows, depth), or its gradient */
     const char *bias; /* (groups * rows), or NULL */
     int64_t *offset;  /* (depth): the tap's first element in the slab */
-    int64_t phases[3], extent[3]; /* planes of a channel in a slab and their sizes */
+    int64_t phases[3], extent[3]; /* numbers of planes of a channel in a slab; their sizes */
     int64_t split, parts; /* the dim that is divided among tasks, and the number of parts */
     int64_t slab;     /* elements of a slab */
     int64_t positions; /* elements of a result channel in scratch: lines as long as in the slab,
                           without gaps for the gradient of the weight */
     int64_t kept;     /* result channels in scratch before they are copied to the image */
-    int64_t lanes;    /* number of scratch areas: one per task that may run at the same time */
+    int64_t workers;  /* number of scratch areas: one per task that may run at the same time */
     char *scratch;
-    int64_t scratch_each; /* elements per lane */
-    int item;
+    int64_t scratch_each; /* elements of a scratch area */
+    int item;         /* bytes of an element */
 } direct;
 
-/** Elements of a channel's plane for `count` positions along dim d. */
+/** Size of a slab's planes along a dim with `count` positions. */
 static int64_t direct_extent(const axis *a, int64_t count)
 {
     return count + (a->taps ? (a->taps - 1) * a->shift / a->move : 0);
 }
 
-/** Number of planes of a dim: one per remainder of a place by the stride. */
+/** Number of phases of a dim: remainders of the taps' indices modulo the stride. */
 static int64_t direct_phases(const axis *a)
 {
     return a->taps ? ts_min64(a->move, (a->taps - 1) * a->shift + 1) : 1;
@@ -103,6 +103,7 @@ static void plan_direct(direct *t, bool grad_weight)
     t->scratch_each = ts_ceil_div(t->scratch_each, 16) * 16;
 }
 
+/** Sets t->offset, in the order (channels, taps). */
 static void set_offsets(direct *t)
 {
     const axis *a = t->axis;
@@ -139,7 +140,7 @@ static direct part_of(const direct *t, int64_t n, int64_t g, int64_t part)
     return p;
 }
 
-/** Clears the elements of a line outside the image: often one, which needs no call. */
+/** Sets bytes to 0. Often they are one f32, which needs no call of memset(). */
 TS_INLINE void clear(char *to, int64_t bytes)
 {
     if (bytes == 4)
@@ -148,7 +149,8 @@ TS_INLINE void clear(char *to, int64_t bytes)
         memset(to, 0, (size_t)bytes);
 }
 
-/** Fills lines of all channels, which are `channel` elements apart in the slab, for one phase. */
+/** Fills the planes of one phase of all channels, which are `channel` elements apart in the
+ * slab. */
 static void fill_phase(const direct *t, char *to, int64_t channel, const int64_t *phase)
 {
     const axis *a = t->axis;
@@ -175,6 +177,7 @@ static void fill_phase(const direct *t, char *to, int64_t channel, const int64_t
         }
 }
 
+/** Fills the slab `to` with the part of the image that t reads, and with zeros for padding. */
 static void fill_slab(const direct *t, char *to)
 {
     const int64_t *f = t->phases, *e = t->extent;

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real_names.h"
 
-/** Writes `rows` channels of `vectors` vectors of results. w: (rows, depth). */
+/** Computes `vectors` vectors of positions of `rows` channels: to (rows, to_row). x: the first
+ *  element in the slab; w: (rows, depth); bias: (rows), or NULL. */
 VEC_FN void S(sum_taps)(const int rows, const int vectors, const direct *t, const T *x, const T *w,
                         const T *bias, T *to, int64_t to_row)
 {
@@ -28,7 +29,7 @@ VEC_FN void S(sum_rows)(const int rows, const direct *t, const T *slab, const T 
                         T *to)
 {
     int64_t row = t->positions + DIRECT_SLACK, all = t->positions, q = 0;
-    const int many = DIRECT_VECTORS(rows), some = (many + 1) / 2;
+    const int many = DIRECT_VECTORS(rows), some = (many + 1) / 2; /* vectors per call */
     for (; q + (many - 1) * LANES < all; q += many * LANES)
         S(sum_taps)(rows, many, t, slab + q, w, bias, to + q, row);
     for (; q + (some - 1) * LANES < all; q += some * LANES)
@@ -37,17 +38,18 @@ VEC_FN void S(sum_rows)(const int rows, const direct *t, const T *slab, const T 
         S(sum_taps)(rows, 1, t, slab + q, w, bias, to + q, row);
 }
 
-/** Runs parts of the image, group and dim `split`, numbered in this order, for lanes begin to
- *  end - 1. */
+/** Runs workers begin to end - 1. Tasks are numbered by image, then group, then part of dim
+ *  `split`; each worker computes a range of them. */
 static void S(sum_parts)(void *ctx, int64_t begin, int64_t end)
 {
     const direct *all = ctx;
     int64_t tasks = all->batch * all->groups * all->parts;
-    for (int64_t lane = begin; lane < end; lane++)
-        for (int64_t i = tasks * lane / all->lanes; i < tasks * (lane + 1) / all->lanes; i++) {
+    for (int64_t worker = begin; worker < end; worker++)
+        for (int64_t i = tasks * worker / all->workers; i < tasks * (worker + 1) / all->workers;
+             i++) {
             direct t = part_of(all, i / all->parts / all->groups, i / all->parts % all->groups,
                                i % all->parts);
-            T *slab = (T *)all->scratch + lane * all->scratch_each, *to = slab + all->slab;
+            T *slab = (T *)all->scratch + worker * all->scratch_each, *to = slab + all->slab;
             const T *w = (const T *)t.weight, *bias = (const T *)t.bias;
             const int64_t row[2] = {t.extent[1] * t.extent[2], t.extent[2]};
             int64_t channel = t.positions + DIRECT_SLACK;
@@ -117,14 +119,15 @@ VEC_FN void S(grad_weight_rows)(const int rows, const int taps, const direct *t,
         S(grad_weight_taps)(rows, 1, t, slab, t->offset + e, y, y_row, w + e);
 }
 
-/** Computes the gradients of the weights of groups, lane by lane. */
+/** Runs workers begin to end - 1, each of which computes the gradients of the weights of a range of
+ *  groups. */
 static void S(grad_weight_parts)(void *ctx, int64_t begin, int64_t end)
 {
     const direct *all = ctx;
-    for (int64_t lane = begin; lane < end; lane++)
-        for (int64_t g = all->groups * lane / all->lanes; g < all->groups * (lane + 1) / all->lanes;
-             g++) {
-            T *slab = (T *)all->scratch + lane * all->scratch_each, *y = slab + all->slab;
+    for (int64_t worker = begin; worker < end; worker++)
+        for (int64_t g = all->groups * worker / all->workers;
+             g < all->groups * (worker + 1) / all->workers; g++) {
+            T *slab = (T *)all->scratch + worker * all->scratch_each, *y = slab + all->slab;
             T *w = (T *)all->weight + g * all->rows * all->depth;
             memset(w, 0, (size_t)(all->rows * all->depth) * sizeof(T));
             for (int64_t i = 0; i < all->batch * all->parts; i++) {

@@ -14,7 +14,7 @@ static ts_status empty(ts_frame *f)
     static void fill_##bits(char *const *d, const int64_t *s, int64_t n, const void *params)       \
     {                                                                                              \
         (void)params;                                                                              \
-        /* bytes may alias anything: with copies of the arguments the loops are vectorized */      \
+        /* copies of d and s, because stores of bytes may alias them, so that loops vectorize */   \
         uint##bits##_t v = *(const uint##bits##_t *)d[1], *out = (uint##bits##_t *)d[0];           \
         int64_t step = s[0];                                                                       \
         if (step == sizeof v)                                                                      \
@@ -51,14 +51,15 @@ static ts_status fill(ts_frame *f)
     return ts_cpu_pointwise(f, fills, NULL, 1);
 }
 
+/** A call of arange or linspace. */
 typedef struct sequence {
     const ts_tensor *out;
-    double start, end, step;
-    uint64_t from, by; /* of integers */
+    double start, end, step; /* of a floating result */
+    uint64_t from, by;       /* start and step of an integer result */
 } sequence;
 
-/* Stores expr in the elements of out from begin to end - 1, converted to T. i and x are the index
- * of an element, whole and as a double; the sum of two doubles is exact and vectorizes. */
+/* Stores expr, converted to T, in elements begin to end - 1 of out. expr may use the element's
+ * index: i as u64 and x as f64. x is an exact sum of two f64, which vectorizes. */
 #define EACH(T, expr)                                                    \
     for (int64_t first = begin; first < end; first += SEQUENCE) {        \
         int many = (int)ts_min64(SEQUENCE, end - first);                 \
@@ -71,7 +72,7 @@ typedef struct sequence {
             to[k] = (T)(expr);                                           \
         }                                                                \
     }
-enum { SEQUENCE = 1024 }; /* elements */
+enum { SEQUENCE = 1024 }; /* elements of the inner loop of EACH() */
 
 static void arange_some(void *ctx, int64_t begin, int64_t end)
 {

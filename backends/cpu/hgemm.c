@@ -1,11 +1,11 @@
 /**
  * @file hgemm.c
- * Products of bf16 and f16 matrices. Few rows or columns are multiplied in place, widened in
- * registers, because f32 copies would cost more than the product. Other products of bf16 use dot
- * products of pairs (AVX512_BF16), if the processor has them: a task packs a group of panels of the
- * second operand and multiplies a group of rows. k is divided into slices; an element of the result
- * is one chain of additions per slice, and slices are added in order, so the division into tasks
- * changes no bit.
+ * Products of bf16 and f16 matrices. Products with few rows or columns read their operands in place
+ * and widen them in registers, because f32 copies would cost more than the product. Other products
+ * of bf16 use dot products of pairs, if the processor has AVX512_BF16: a task packs a group of
+ * panels of the second operand and multiplies it with a group of rows. k is divided into slices. An
+ * element of the result is one chain of additions per slice, and slices are added in order, so the
+ * division into tasks changes no bit.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/hgemm.h"
@@ -16,7 +16,7 @@
 #include "core/convert.h"
 
 enum {
-    FEW = 2,             /* most rows (or columns) of a product in place */
+    FEW = 2,             /* most rows (or columns) of a product whose operands are read in place */
     COLUMNS = 4,         /* vectors of columns that are summed together */
     SLICE = 4096,        /* most rows of a slice of k */
     GROUP_BYTES = 1 << 18, /* most bytes of a packed group of panels, unless it is one panel */
@@ -32,10 +32,10 @@ typedef struct product {
     ts_dtype half;
     int64_t a_step, b_step, c_step; /* elements between products */
     int64_t c_column;               /* elements between columns of c */
-    bool turned;                    /* rows and columns are swapped; the bias is a column */
+    bool transposed;                /* rows and columns are swapped; the bias is a column */
     int64_t tiles;                  /* in place: tiles of columns of a product */
-    int64_t panels, group, groups;  /* of pairs: panels, panels of a group, groups */
-    int64_t blocks;                 /* groups of rows */
+    int64_t panels, group, groups;  /* pairs: panels of b, panels of a group, groups of panels */
+    int64_t blocks;                 /* pairs: groups of rows */
     int64_t slices, depth;          /* of k; depth: most rows of a slice, even */
     ts_slots *slots;
 } product;
@@ -59,27 +59,27 @@ VEC_FN vh narrow_half(ts_dtype half, vf v)
 
 /* ------------------------------------------------------------------------------ in place ---- */
 
-/** Stores `lanes` results of row i from column j on, with the bias added. */
+/** Adds the bias to `lanes` sums of row i, starting at column j, and stores them rounded. */
 VEC_FN void store_row(ts_dtype half, const product *r, uint16_t *c, int64_t i, int64_t j, vf sum,
                       int64_t lanes)
 {
     const uint16_t *bias = r->g.bias;
-    uint16_t near[VF_LANES];
+    uint16_t buffer[VF_LANES];
     if (bias)
-        sum = sum + (r->turned ? vf_set1(widen_one(half, bias[i]))
-                               : load_half_n(half, bias + j, lanes));
+        sum = sum + (r->transposed ? vf_set1(widen_one(half, bias[i]))
+                                   : load_half_n(half, bias + j, lanes));
     uint16_t *to = c + i * r->g.c_row + j * r->c_column;
     if (r->c_column == 1) {
         vh_store_n(to, narrow_half(half, sum), lanes);
         return;
     }
-    vh_store(near, narrow_half(half, sum));
+    vh_store(buffer, narrow_half(half, sum));
     for (int64_t k = 0; k < lanes; k++)
-        to[k * r->c_column] = near[k];
+        to[k * r->c_column] = buffer[k];
 }
 
-/** Computes `rows` rows of `vectors` vectors of columns from j on, of which the last has `lanes`
- * lanes. Rows of b are dense. */
+/** Computes `rows` rows of `vectors` vectors of columns, starting at column j; the last vector has
+ * `lanes` lanes. a: the rows of a in f32. Rows of b are dense. */
 VEC_FN void sum_down(ts_dtype half, const product *r, const float *const *a, const uint16_t *b,
                      uint16_t *c, int rows, int64_t j, int vectors, int64_t lanes)
 {
@@ -99,7 +99,7 @@ VEC_FN void sum_down(ts_dtype half, const product *r, const float *const *a, con
             store_row(half, r, c, i, j + v * VF_LANES, sum[i][v], lanes);
 }
 
-/** Computes the dot products of `rows` rows with `columns` dense columns of b from j on. */
+/** Computes the dot products of `rows` rows with `columns` dense columns of b, from column j. */
 VEC_FN void dot_columns(ts_dtype half, const product *r, const float *const *a, const uint16_t *b,
                         uint16_t *c, int rows, int64_t j, int columns)
 {
@@ -130,20 +130,20 @@ VEC_FN void dot_columns(ts_dtype half, const product *r, const float *const *a, 
 VEC_FN void dot_short(ts_dtype half, const product *r, const float *const *a, const uint16_t *b,
                       uint16_t *c, int rows, int64_t j, int64_t last)
 {
-    float near[VF_LANES * SHORT], turned[SHORT * VF_LANES];
+    float buffer[VF_LANES * SHORT], transposed[SHORT * VF_LANES];
     int64_t k = r->g.k, lanes;
     for (; j < last; j += lanes) {
         lanes = ts_min64(VF_LANES, last - j);
         for (int64_t q = 0; q < lanes; q++)
             for (int64_t p = 0; p < k; p += VF_LANES)
-                vf_store(near + q * SHORT + p,
+                vf_store(buffer + q * SHORT + p,
                          load_half_n(half, b + (j + q) * r->g.b_column + p,
                                      ts_min64(VF_LANES, k - p)));
-        vf_transpose_matrix(turned, VF_LANES, near, SHORT, lanes, k);
+        vf_transpose_matrix(transposed, VF_LANES, buffer, SHORT, lanes, k);
         for (int i = 0; i < rows; i++) {
             vf sum = vf_zero();
             for (int64_t p = 0; p < k; p++)
-                sum = vf_fma(vf_set1(a[i][p]), vf_load_n(turned + p * VF_LANES, lanes), sum);
+                sum = vf_fma(vf_set1(a[i][p]), vf_load_n(transposed + p * VF_LANES, lanes), sum);
             store_row(half, r, c, i, j, sum, lanes);
         }
     }
@@ -163,7 +163,7 @@ VEC_FN void sum_along(ts_dtype half, const product *r, const float *const *a, co
         dot_columns(half, r, a, b, c, rows, j, 1);
 }
 
-enum { TILE = 16 * COLUMNS * VF_LANES }; /* columns of a task in place */
+enum { TILE = 16 * COLUMNS * VF_LANES }; /* columns of a task of run_in_place() */
 
 /** A task is a tile of columns of a product. Its rows of a are widened first. */
 VEC_FN void run_in_place(ts_dtype half, const product *r, int64_t begin, int64_t end)
@@ -186,10 +186,10 @@ VEC_FN void run_in_place(ts_dtype half, const product *r, int64_t begin, int64_t
                              load_half_n(half, row + p, ts_min64(VF_LANES, g->k - p)));
             else
                 for (int64_t p = 0; p < g->k; p += VF_LANES) {
-                    uint16_t near[VF_LANES] = {0};
+                    uint16_t buffer[VF_LANES] = {0};
                     for (int64_t q = 0; q < VF_LANES && p + q < g->k; q++)
-                        near[q] = row[(p + q) * g->a_column];
-                    vf_store(wide + i * room + p, load_half(half, near));
+                        buffer[q] = row[(p + q) * g->a_column];
+                    vf_store(wide + i * room + p, load_half(half, buffer));
                 }
         }
         before = batch;
@@ -301,8 +301,8 @@ static void run_pairs(void *ctx, int64_t begin, int64_t end)
 {
     const product *r = ctx;
     const ts_gemm *g = &r->g;
-    uint16_t *packed = ts_slot(r->slots), *near = packed + r->group * MICRO_COLUMNS_F * r->depth;
-    float *sums = (float *)(void *)(near + VF_LANES * r->depth);
+    uint16_t *packed = ts_slot(r->slots), *buffer = packed + r->group * MICRO_COLUMNS_F * r->depth;
+    float *sums = (float *)(void *)(buffer + VF_LANES * r->depth);
     for (int64_t task = begin; task < end; task++) {
         int64_t group = task / r->blocks % r->groups, batch = task / r->blocks / r->groups,
                 row0 = task % r->blocks * GROUP_ROWS, rows = ts_min64(GROUP_ROWS, g->m - row0),
@@ -328,13 +328,13 @@ static void run_pairs(void *ctx, int64_t begin, int64_t end)
                 const uint16_t *at = a + i * g->a_row + k * g->a_column;
                 bool in_place = g->a_column == 1;
                 if (!in_place)
-                    pack_rows(near, at, g->a_column, depth, some, VF_LANES);
+                    pack_rows(buffer, at, g->a_column, depth, some, VF_LANES);
                 for (int64_t q = 0; q < panels; q++) {
                     int64_t j = (panel0 + q) * MICRO_COLUMNS_F,
                             n = ts_min64(MICRO_COLUMNS_F, g->n - j);
                     float *to = r->slices > 1 ? sums + i * MICRO_COLUMNS_F : sums;
                     TS_V(ts_micro_bf16)[some][n > VF_LANES](
-                        pairs, (const char *)(in_place ? at : near),
+                        pairs, (const char *)(in_place ? at : buffer),
                         in_place ? 2 * g->a_row : 4, in_place ? 4 : 4 * VF_LANES,
                         packed + q * MICRO_COLUMNS_F * r->depth, to, MICRO_COLUMNS_F,
                         in_place && (depth & 1), k > 0);
@@ -387,7 +387,7 @@ ts_status TS_V(ts_half_product)(ts_frame *f, const ts_gemm *g, ts_dtype half, in
             r.a_step = b_step;
             r.b_step = a_step;
             r.c_column = g->c_row;
-            r.turned = true;
+            r.transposed = true;
         }
         r.tiles = ts_ceil_div(r.g.n, TILE);
         return run_task(f, &r, count * r.tiles,

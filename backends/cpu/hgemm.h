@@ -10,8 +10,9 @@
 /** True if ts_half_product() computes products of the shape of g; depends on shape, strides, dtype
  *  and processor. `add` and `alpha` of g are not supported. */
 bool TS_V(ts_half_suits)(const ts_gemm *g, ts_dtype half);
-/** Computes `count` products of bf16 or f16, summed in f32 and rounded once. Operands of successive
- *  products are a_step, b_step and c_step elements apart. */
+/** Computes `count` products of bf16 or f16, summed in f32 and rounded once, on the thread pool.
+ *  Operands of successive products are a_step, b_step and c_step elements apart. Requires
+ *  ts_half_suits(). Returns TS_ERR_MEMORY if scratch memory cannot be allocated. */
 ts_status TS_V(ts_half_product)(ts_frame *f, const ts_gemm *g, ts_dtype half, int64_t count,
                                 int64_t a_step, int64_t b_step, int64_t c_step);
 

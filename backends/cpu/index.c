@@ -1,7 +1,7 @@
 /**
- * @file index.c  Gather, scatter and their relatives. Exactly one thread writes an element of the
- * result, and it adds contributions in the order of the indices, so sums do not depend on the
- * number of threads.
+ * @file index.c  Gather, scatter, and selection and addition of rows by index. Exactly one thread
+ * writes an element of the result, and it adds terms in the order of the indices, so sums do not
+ * depend on the number of threads.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/bytes.h"
@@ -16,6 +16,7 @@ typedef struct indices {
     bool wide; /* i64, else i32 */
 } indices;
 
+/** Index number k. */
 VEC_FN int64_t at(indices v, int64_t k)
 {
     return v.wide ? ((const int64_t *)v.data)[k] : ((const int32_t *)v.data)[k];
@@ -51,7 +52,8 @@ typedef struct range_check {
     atomic_bool outside;
 } range_check;
 
-/* True if an index of part begin..end is outside: its sign or that of last - index is set. */
+/* True if one of the indices begin to end - 1 is outside: its sign, or that of last - index, is
+ * set. */
 #define ANY_OUTSIDE(I, name)                                                                       \
     VEC_FN bool name(const range_check *r, int64_t begin, int64_t end)                             \
     {                                                                                              \
@@ -71,7 +73,7 @@ static void check_part(void *ctx, int64_t begin, int64_t end)
         atomic_store_explicit(&r->outside, true, memory_order_relaxed);
 }
 
-/** Checks that all indices are in [0, bound), before any write. */
+/** Checks that all indices of args[arg] are in [0, bound), before any write; else TS_ERR_INDEX. */
 static ts_status check_range(const ts_frame *f, int arg, int64_t bound)
 {
     const ts_tensor *t = f->args[arg].t;
@@ -85,15 +87,15 @@ static ts_status check_range(const ts_frame *f, int arg, int64_t bound)
 
 /* ------------------------------------------------------------------------- rows by index ---- */
 
-/** A tensor viewed as (outer, n, inner), where n is the indexed dim. bytes is the size of an inner
- * run; count is the number of indices. */
+/** A tensor viewed as (outer, n, inner), where n is the indexed dim. bytes: size of a row, which is
+ * a run of `inner` elements. count: number of indices. */
 typedef struct rows {
     char *to;
     const char *from;
     indices index;
     int64_t outer, n, count, inner, bytes;
     int64_t skip;   /* an index to skip, or -1 */
-    bool zero;      /* index_add: the destination starts at zero */
+    bool zero;      /* run_add() sets the destination to 0 first */
 } rows;
 
 static rows rows_of(const int64_t *sizes, int ndim, int64_t dim, const ts_tensor *index, int item)
@@ -119,7 +121,7 @@ VEC_FN void copy_bytes(char *to, const char *from, int64_t n)
     }
     for (int64_t i = 0; i + VEC_BYTES < n; i += VEC_BYTES)
         memcpy(to + i, from + i, VEC_BYTES);
-    memcpy(to + n - VEC_BYTES, from + n - VEC_BYTES, VEC_BYTES); /* overlaps */
+    memcpy(to + n - VEC_BYTES, from + n - VEC_BYTES, VEC_BYTES); /* may overlap the one before */
 }
 
 /* Rows of `length` bytes, which is a constant where memcpy() is the copy. */
@@ -235,7 +237,7 @@ static ts_status embedding_backward(ts_frame *f)
     return TS_OK;
 }
 
-/** Copies self to out, unless the call is in place. Both are contiguous. */
+/** Copies self to out, unless they share memory. Both are contiguous. */
 static void start_from(ts_tensor *out, const ts_tensor *self)
 {
     int64_t one = 1;
@@ -301,8 +303,8 @@ VEC_FN bundle bundle_at(const lines *l, int64_t line, int64_t end)
 
 /*
  * todo: a statement on *p, the indexed element, and *q, the element at the index's position. The
- * inner loop runs along the lines where their elements are closer than the neighbours; either way a
- * line is processed in order.
+ * inner loop runs along a line if the index's stride along it is smaller than the stride between
+ * lines; else across the lines. In both cases the elements of a line are processed in order.
  */
 #define LINES(T, name, todo)                                                                       \
     static void name(void *ctx, int64_t begin, int64_t end)                                        \
@@ -353,7 +355,7 @@ LINES(uint32_t, scatter_add_i32, *p += *q)
 LINES(uint8_t, scatter_add_u8, *p = (uint8_t)(*p + *q))
 
 /** Runs a body over all lines. If plain is NULL, *number replaces each of its elements. An index
- * with fewer dims than the indexed tensor is one line, for all lines of plain. */
+ * with fewer dims than the indexed tensor is one line, which all lines of plain use. */
 static void run_lines(const ts_frame *f, ts_tensor *indexed, const ts_tensor *plain, char *number,
                       ts_parallel_body body)
 {

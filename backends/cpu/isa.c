@@ -23,8 +23,8 @@ ts_isa ts_cpu_isa_supported(void)
 #if TS_WIDE_VARIANTS
     unsigned a, b, c, d;
     __builtin_cpu_init();
-    /* __builtin_cpu_supports includes the operating system's part (XCR0) for the AVX families; not
-     * every compiler accepts F16C there. */
+    /* For AVX, __builtin_cpu_supports() also checks that the operating system saves the registers
+     * (XCR0). Not every compiler accepts "f16c" as its argument. */
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C) || !__builtin_cpu_supports("avx2") ||
         !__builtin_cpu_supports("fma"))
         return TS_ISA_BASELINE;

@@ -25,10 +25,10 @@ ts_isa ts_cpu_isa_supported(void);
 ts_isa ts_cpu_isa(void);
 /** The variant that ts_cpu_isa() chooses if TS_ISA has this value (NULL or "": unset). */
 ts_isa ts_isa_choose(const char *ts_isa_value);
-/** True if the AVX-512 variant is in use and the processor multiplies pairs of bf16
+/** True if the AVX-512 variant is in use and the processor has dot products of bf16 pairs
  *  (AVX512_BF16). */
 bool ts_cpu_has_bf16(void);
-/** "baseline", "avx2", "avx512"; "?" for anything else. */
+/** Returns "baseline", "avx2" or "avx512"; "?" for any other value. */
 const char *ts_isa_name(ts_isa isa);
 
 #if TS_WIDE_VARIANTS

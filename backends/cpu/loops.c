@@ -70,7 +70,7 @@ TS_INLINE bool is_short_run(const ts_iter *it, int cost)
     return it->ndim == 1 && it->numel * cost < TS_CPU_GRAIN(1);
 }
 
-/** A loop over any iteration space, run by run. */
+/** Runs a loop over any iteration space, run by run. */
 static void run_each(const ts_iter *it, ts_loop loop, const void *params, int cost)
 {
     if (TS_LIKELY(is_short_run(it, cost)))
@@ -243,7 +243,7 @@ typedef struct blocks {
     ts_loop loop;
     const void *params;
     int64_t length; /* elements of a block: whole repetitions of repeated operands, if they fit */
-    int64_t run;    /* bytes that each element of the result fills with copies of itself; 0: one */
+    int64_t run;    /* bytes of copies that replace each element of the result; 0: no copies */
     layout layouts[TS_MAX_OPERANDS];
 } blocks;
 
@@ -333,7 +333,7 @@ typedef struct equal_runs {
 /** Computes the first element of a run, and copies it to the others. */
 static void equal_loop(char *const *data, const int64_t *strides, int64_t n, const void *params)
 {
-    enum { FILLED = 4096 }; /* most bytes that a copy repeats */
+    enum { FILLED = 4096 }; /* largest memcpy(): its source stays in cache */
     const equal_runs *e = params;
     int64_t bytes = n * strides[0];
     e->loop(data, strides, 1, e->params);
@@ -352,8 +352,8 @@ static bool has_equal_runs(const ts_iter *it)
     return equal;
 }
 
-/** Computes a space whose inner runs have equal elements. Of runs that fit the L1 cache, the first
- * elements are computed by blocks. */
+/** Computes a space whose inner runs have equal elements. If a run has at most MOST bytes, blocks
+ * compute the first elements of many runs together, which are then copied along their runs. */
 static void run_equal(const ts_iter *it, ts_loop loop, const void *params, int cost)
 {
     enum { MOST = 2048 }; /* bytes of a run whose first element is computed in a block */
@@ -389,8 +389,8 @@ typedef struct conversions {
     ts_loop loop;
     const void *params;
     int operands, item;             /* item: bytes of an element that the loop reads */
-    /* round: to the half in which the op computes, before apply. apply: to the loop's dtype; of
-     * operand 0, the result, from the loop's dtype */
+    /* loops per operand, or NULL. round: to the half dtype in which the op computes, before apply.
+     * apply: to the loop's dtype; for operand 0, the result, from the loop's dtype */
     ts_loop round[TS_MAX_OPERANDS], apply[TS_MAX_OPERANDS];
 } conversions;
 
@@ -430,8 +430,9 @@ static void converting_loop(char *const *data, const int64_t *strides, int64_t n
     }
 }
 
-/** Finds the conversions that a loop over elements of `dtype` needs; false if none. Numbers are
- * stored again as f32 if the op computes in a half, unless the plan is TS_POINTWISE_ROUNDED. */
+/** Finds the conversions that a loop over elements of `dtype` needs; false if it needs none. If the
+ * op computes in a half dtype and the loop in f32, number arguments are stored in plan->scalars
+ * again as f32, unless the plan is TS_POINTWISE_ROUNDED. */
 static bool find_conversions(ts_frame *f, conversions *c, ts_dtype dtype)
 {
     ts_plan *plan = f->plan;
@@ -459,7 +460,8 @@ static bool find_conversions(ts_frame *f, conversions *c, ts_dtype dtype)
     return any;
 }
 
-/** True if an operand is a number that the op uses in more precision than its tensors have. */
+/** True if the op computes in a half dtype and combines a tensor with a number that it does not
+ * round to the half. */
 static bool has_wide_number(const ts_frame *f)
 {
     const ts_plan *plan = f->plan;

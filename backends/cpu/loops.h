@@ -25,8 +25,9 @@ typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, co
 /**
  * Runs loops[f->plan->compute] over f->plan->iter. Operands of another dtype than the loop's are
  * converted in blocks that fit the L1 cache. bf16 and f16 use the f32 loop if they have no loop of
- * their own, or if an operand is a number; numbers are then converted to f32, rounded to the half
- * first if the plan is TS_POINTWISE_ROUNDED.
+ * their own. They also use it for a tensor and a number, unless the plan is TS_POINTWISE_ROUNDED.
+ * The f32 loop receives numbers as f32; with TS_POINTWISE_ROUNDED they are first rounded to the
+ * half dtype.
  * @param loops  TS_DTYPE_COUNT loops, NULL where the op is not defined
  * @param cost   approximate cycles per element; determines when to use threads
  * @return TS_ERR_DTYPE if the dtype has no loop; nothing is written then
@@ -52,8 +53,8 @@ typedef struct ts_cpu_family {
 } ts_cpu_family;
 /** The support of a kernel that calls ts_cpu_pointwise(). */
 #define TS_CPU_POINTWISE {0, TS_TAKES_STRIDES | TS_TAKES_DTYPES}
-/** Last lines of a kernel file: TS_CPU_FAMILY(norm, {TS_OP_layer_norm, layer_norm,
- * {dtypes, strided}}, ...) */
+/** Defines the family of a kernel file, as its last lines:
+ *  TS_CPU_FAMILY(norm, {TS_OP_layer_norm, layer_norm, {dtypes, flags}}, ...) */
 #define TS_CPU_FAMILY(name, ...)                                       \
     static const ts_kernel_def family_defs[] = {__VA_ARGS__};          \
     extern const ts_cpu_family TS_V(ts_cpu_##name)[1];                 \
@@ -64,14 +65,14 @@ typedef struct ts_cpu_recipes {
     const ts_recipe *recipes;
     int count;
 } ts_cpu_recipes;
-/** Before the last lines of a kernel file: TS_CPU_RECIPES(unary, TS_RECIPE(neg,
- *  TS_TEXTS("a neg")), ...) */
+/** Defines the recipes of a kernel file, before TS_CPU_FAMILY():
+ *  TS_CPU_RECIPES(unary, TS_RECIPE(neg, TS_TEXTS("a neg")), ...) */
 #define TS_CPU_RECIPES(name, ...)                                                 \
     static const ts_recipe family_recipes[] = {__VA_ARGS__};                      \
     extern const ts_cpu_recipes TS_V(ts_cpu_recipes_of_##name)[1];                \
     const ts_cpu_recipes TS_V(ts_cpu_recipes_of_##name)[1] = {                    \
         {family_recipes, TS_COUNTOF(family_recipes)}};
-/** The recipe of an op whose kernel is op_kernel. */
+/** The recipe of op `name`, whose kernel is name_kernel(). */
 #define TS_RECIPE(name, ...) \
     {.op = TS_OP_##name, .kernel = name##_kernel, .variant = VEC_ISA, __VA_ARGS__}
 /** The same text for f32 and f64. */
@@ -201,7 +202,7 @@ typedef struct ts_cpu_recipes {
 TS_LOOP_ACCESS(float, vf, vf, VF_LANES)
 TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
 
-/* The same for halves, for functions that cost less than copies of the operands in f32. */
+/* The same for bf16 and f16, for functions that cost less than f32 copies of the operands. */
 #define TS_HALF_ACCESS(kind)                                                                       \
     VEC_FN vf kind##_get(const char *at, int64_t stride, int64_t n)                                \
     {                                                                                              \

@@ -2,7 +2,7 @@
  * @file loss.c
  * Losses over classes (cross_entropy, nll_loss) and over pairs of elements (mse_loss and others),
  * and their gradients, each in one pass. A reduced loss is computed per position or per block, and
- * these parts are summed in double in a fixed order.
+ * these parts are summed in f64 in a fixed order.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -12,7 +12,7 @@
 #include "include/tessera/ops/loss.h"
 #include "ops/kernel.h"
 
-enum { PAIR_BLOCK = 4096 };
+enum { PAIR_BLOCK = 4096 }; /* elements of a task, and of a partial sum */
 
 #define PAIRS PAIR(MSE) PAIR(L1) PAIR(SMOOTH_L1) PAIR(HUBER) PAIR(BCE) PAIR(KL) PAIR(KL_LOG)
 typedef enum pair_kind {
@@ -22,16 +22,19 @@ typedef enum pair_kind {
     PAIR_COUNT
 } pair_kind;
 
+/** A loss over classes, or its gradient. Logits are (outer, n, inner); a position is one of outer
+ * times inner. */
 typedef struct class_job {
     const void *x, *target, *g;
     void *losses, *lse, *out; /* loss and log(sum(exp)) per position; gradient of x */
     int64_t n, inner, positions, ignore;
     double smoothing, factor;
     bool short_target;        /* i32, else i64 */
-    bool each;                /* losses of the caller, or g, have one element per position */
+    bool each;                /* reduction none: the result or g has one element per position */
     ts_dtype half;            /* nll_loss of bf16 or f16: the dtype of x, g and out; else 0 */
 } class_job;
 
+/** A loss over pairs of elements, or its gradient. */
 typedef struct pair_job {
     const void *x, *t, *g;    /* self, target, upstream gradient */
     /* out: loss, or gradient of self; dt: gradient of target. In backward either may be NULL.
@@ -43,7 +46,7 @@ typedef struct pair_job {
     ts_dtype half;            /* bf16 or f16: the dtype of all elements but parts; else 0 */
 } pair_job;
 
-/* Up to VF_LANES halves; the others are 0. */
+/* Loads min(left, VF_LANES) elements of dtype `half`; the other lanes are 0. */
 VEC_FN vf load_halves(const uint16_t *p, ts_dtype half, int64_t left)
 {
     if (left >= VF_LANES)
@@ -73,8 +76,9 @@ VEC_FN int64_t target_at(const class_job *job, int64_t r)
 
 /* ---------------------------------------------------------------------- classes ----------- */
 
-/** Reads the arguments, checks every target, and counts targets that are not ignored. */
-static ts_status open_classes(ts_frame *f, class_job *job, int target_arg, int64_t *count)
+/** Reads the arguments, checks every target, and counts targets that are not ignored. TS_ERR_INDEX
+ *  if a target is not a class. */
+static ts_status read_targets(ts_frame *f, class_job *job, int target_arg, int64_t *count)
 {
     const ts_plan *plan = f->plan;
     job->target = f->args[target_arg].t->data;
@@ -104,7 +108,7 @@ static void run_classes(const ts_frame *f, const class_job *job, ts_parallel_bod
                     body, (void *)job);
 }
 
-/** Stores the sum of n parts times factor, narrowed if `half` is not 0. */
+/** Stores the sum of n parts times factor at `out`, as `half` unless it is 0. */
 static void store_total(const ts_frame *f, const void *parts, int64_t n, double factor,
                         ts_dtype half, void *out)
 {
@@ -130,7 +134,7 @@ static ts_status forward_classes(ts_frame *f, class_job *job, ts_parallel_body b
     int64_t reduction = f->args[2].i, count;
     ts_tensor *out = f->rets[0].t;
     job->x = f->args[0].t->data;
-    TS_TRY(ts_checked(f, open_classes(f, job, 1, &count)));
+    TS_TRY(ts_checked(f, read_targets(f, job, 1, &count)));
     job->each = reduction == TS_REDUCTION_NONE;
     if (job->each) {
         job->losses = out->data;
@@ -171,7 +175,7 @@ static ts_status backward_classes(ts_frame *f, class_job *job, int64_t reduction
     int64_t count;
     job->g = f->args[0].t->data;
     job->out = f->rets[0].t->data;
-    TS_TRY(ts_checked(f, open_classes(f, job, 2, &count)));
+    TS_TRY(ts_checked(f, read_targets(f, job, 2, &count)));
     job->each = reduction == TS_REDUCTION_NONE;
     job->factor = reduction == TS_REDUCTION_MEAN ? 1 / (double)count : 1;
     run_classes(f, job, body, cost);
@@ -200,7 +204,7 @@ static ts_status cross_entropy_grad(ts_frame *f)
                      .g = wide ? (const void *)&one_f64 : &one_f32};
     if (f->rets[0].tag == TS_TAG_TENSOR)
         job.out = f->rets[0].t->data;
-    TS_TRY(ts_checked(f, open_classes(f, &job, 1, &count)));
+    TS_TRY(ts_checked(f, read_targets(f, &job, 1, &count)));
     job.factor = f->args[2].i == TS_REDUCTION_MEAN ? 1 / (double)count : 1;
     size_t bytes = (size_t)job.positions * (wide ? 8 : 4);
     char *sums = ts_alloc(f->thread, 2 * bytes);

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
-/** The first min(left, LANES) elements starting at index i, widened if `half` is not 0; the others
- * are 0. */
+/** Loads min(left, LANES) elements starting at index i, of dtype `half` unless it is 0; the other
+ * lanes are 0. */
 VEC_FN V S(load_pair)(ts_dtype half, const void *p, int64_t i, int64_t left)
 {
 #if TS_REAL == 32
@@ -47,9 +47,9 @@ typedef struct S(position) {
     V top, rest, loss;
 } S(position);
 
-/** Losses of positions. top: largest logit; sum: sum of exp(x - top) over the classes; own: logit
- * of the target; spread: sum of x - top over the classes, used with label smoothing. */
-VEC_FN S(position) S(close_position)(const class_job *job, V top, V sum, V own, V spread)
+/** Computes the losses of positions. top: largest logit; sum: sum of exp(x - top) over the classes;
+ * own: logit of the target; spread: sum of x - top over the classes, used with label smoothing. */
+VEC_FN S(position) S(position_of)(const class_job *job, V top, V sum, V own, V spread)
 {
     S(position) p = {.top = top, .rest = F(log)(sum)};
     p.loss = F(set1)((T)(1 - job->smoothing)) * ((top - own) + p.rest);
@@ -58,13 +58,14 @@ VEC_FN S(position) S(close_position)(const class_job *job, V top, V sum, V own, 
     return p;
 }
 
-/** Positions starting at r that are processed together: adjacent ones, one per lane. */
+/** Number of positions, starting at r, that are processed together, one per lane: their logits of a
+ * class are adjacent. */
 VEC_FN int64_t S(together)(const class_job *job, int64_t r, int64_t end)
 {
     int64_t row = job->inner - r % job->inner;
     return ts_min64(ts_min64(row, end - r), LANES);
 }
-/** The logit of class 0 at position r is at this index. */
+/** Index of the logit of class 0 at position r. */
 VEC_FN int64_t S(first_class)(const class_job *job, int64_t r)
 {
     return r / job->inner * job->n * job->inner + r % job->inner;
@@ -125,7 +126,7 @@ static void S(cross_entropy_rows)(void *ctx, int64_t begin, int64_t end)
                 spread = S(class_sum)(x, false, top, n, step, many);
             sum = S(class_sum)(x, true, top, n, step, many);
         }
-        S(position) p = S(close_position)(job, top, sum, F(load)(own), spread);
+        S(position) p = S(position_of)(job, top, sum, F(load)(own), spread);
         for (int64_t k = 0; k < many; k++)
             ((T *)job->losses)[r + k] = kept[k] != 0 ? p.loss[k] : 0;
         if (job->lse)
@@ -165,7 +166,7 @@ static void S(cross_entropy_backward_rows)(void *ctx, int64_t begin, int64_t end
             memset(dx + i * step, 0, (size_t)many * sizeof(T));
         if (!any)
             continue;
-        /* a large lse is too coarse for the probabilities to sum to 1: normalize them again */
+        /* a large lse is rounded so coarsely that probabilities do not sum to 1: normalize again */
         if (step == 1) {
             s = F(set1)(scale[0]);
             lse = F(set1)(known[0]);
@@ -227,7 +228,7 @@ static void S(nll_backward_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;
     int64_t n = job->n, step = job->inner, item = job->half ? 2 : sizeof(T);
-    for (int64_t r = begin, run; r < end; r += run) { /* positions with adjacent classes */
+    for (int64_t r = begin, run; r < end; r += run) { /* run: positions that are cleared together */
         int64_t at = r / step * n * step + r % step, lines = n;
         run = step == 1 ? end - r : ts_min64(step - r % step, end - r);
         if (run % step == 0)
@@ -255,7 +256,7 @@ VEC_FN V S(pair)(pair_kind kind, V x, V t, V beta)
     case PAIR_SMOOTH_L1:
         return F(select)(F(lt)(size, beta), d * d * 0.5f / beta, size - beta * 0.5f);
     case PAIR_HUBER: return F(select)(F(le)(size, beta), d * d * 0.5f, beta * (size - beta * 0.5f));
-    /* max(x, 0) - x t without a difference of large products */
+    /* max(x, 0) - x t + log(1 + exp(-|x|)), without a difference of large products */
     case PAIR_BCE: {
         V share = F(select)(F(gt)(x, zero), F(set1)(1) - t, t), far = F(abs)(x);
         return F(fma)(far, share, F(log1p)(F(exp)(F(neg)(far))));
@@ -356,7 +357,7 @@ static const ts_parallel_body S(pair_bodies)[PAIR_COUNT][2] = {
 #undef PAIR
 };
 
-/** Stores at *out the sum of n parts times factor, summed in double in a fixed order. */
+/** Stores at *out the sum of n parts times factor, summed in f64 in a fixed order. */
 static void S(total)(const void *parts, int64_t n, double factor, void *out)
 {
     double sums[4] = {0};

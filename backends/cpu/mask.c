@@ -7,44 +7,48 @@
 
 /* ------------------------------------------------------------------------------ triangles ---- */
 
+/** tril or triu of contiguous matrices (rows, columns). */
 typedef struct triangle {
     char *to;
     const char *from;
     int64_t rows, columns, diagonal;
-    int item;
-    bool lower;
+    int item;   /* bytes of an element */
+    bool lower; /* tril */
 } triangle;
 
-/** Fills elements first..last of the common range with 0, or copies them. */
-static void triangle_part(const triangle *t, int64_t first, int64_t last, bool keep)
+/** Copies elements first to last - 1 of all matrices, or fills them with 0 unless `copied`. */
+static void triangle_part(const triangle *t, int64_t first, int64_t last, bool copied)
 {
     size_t at = (size_t)(first * t->item), bytes = (size_t)((last - first) * t->item);
-    if (!keep)
+    if (!copied)
         memset(t->to + at, 0, bytes);
     else if (t->to != t->from)
         memcpy(t->to + at, t->from + at, bytes);
 }
 
-/** The column where the row r of a matrix changes: tril keeps what lies before, triu the rest. */
+/** Returns the column that divides row r of a matrix: tril copies the columns before it, triu the
+ *  others. */
 VEC_FN int64_t triangle_cut(const triangle *t, int64_t r)
 {
     int64_t cut = r + (t->lower ? 1 : 0);
     return t->diagonal > t->columns - cut ? t->columns : t->diagonal < -cut ? 0 : cut + t->diagonal;
 }
 
-/** Rows begin..end of all matrices. Rows that are kept or cleared as a whole make one part. */
+/** Computes rows begin to end - 1 of all matrices. Adjacent rows that are copied or cleared as a
+ *  whole are one part. */
 static void triangle_rows(void *ctx, int64_t begin, int64_t end)
 {
     const triangle *t = ctx;
     while (begin < end) {
-        int64_t cut = triangle_cut(t, begin % t->rows), same = begin * t->columns, last = begin + 1;
+        int64_t cut = triangle_cut(t, begin % t->rows);
+        int64_t first = begin * t->columns, last = begin + 1;
         if (cut == 0 || cut == t->columns) {
             int64_t most = ts_min64(end, begin + t->rows - begin % t->rows);
             while (last < most && triangle_cut(t, last % t->rows) == cut)
                 last++;
         }
-        int64_t middle = same + (cut == t->columns ? (last - begin) * t->columns : cut);
-        triangle_part(t, same, middle, t->lower);
+        int64_t middle = first + (cut == t->columns ? (last - begin) * t->columns : cut);
+        triangle_part(t, first, middle, t->lower);
         triangle_part(t, middle, last * t->columns, !t->lower);
         begin = last;
     }
@@ -73,8 +77,8 @@ static ts_status triu(ts_frame *f) { return cut(f, false); }
 
 /* -------------------------------------------------------------------------------- nonzero ---- */
 
-/** t itself or a contiguous copy of it, broadcast to these sizes and converted to dtype. The caller
- * owns a reference. NULL with an error. */
+/** Returns t, or a contiguous copy of it that is broadcast to these sizes and converted to dtype.
+ * The caller owns a reference. NULL with an error. */
 static ts_tensor *packed(ts_frame *f, ts_tensor *t, ts_dtype dtype, const int64_t *sizes, int ndim)
 {
     if (t->dtype == dtype && (t->flags & TS_TENSOR_CONTIGUOUS) && t->ndim == ndim &&
@@ -93,11 +97,12 @@ static ts_tensor *packed(ts_frame *f, ts_tensor *t, ts_dtype dtype, const int64_
     return c;
 }
 
+/** Number of true elements of a contiguous bool tensor. */
 static int64_t count(const ts_tensor *mask)
 {
     int64_t n = 0;
     for (int64_t i = 0, last; i < mask->numel; i = last) {
-        uint8_t some = 0; /* so that a vector holds many counts */
+        uint8_t some = 0; /* u8, so that a vector holds many counters */
         last = ts_min64(i + 255, mask->numel);
         for (int64_t k = i; k < last; k++)
             some += mask->data[k] != 0;
@@ -106,8 +111,8 @@ static int64_t count(const ts_tensor *mask)
     return n;
 }
 
-/** Writes the index of each nonzero element of a mask as a row of ndim numbers. */
-static void write_places(const ts_tensor *mask, int64_t *to)
+/** Writes the index of each true element of a contiguous mask as a row of ndim numbers. */
+static void write_indices(const ts_tensor *mask, int64_t *to)
 {
     int last = mask->ndim - 1;
     int64_t at[TS_MAX_DIMS] = {0}, length = last < 0 ? 1 : mask->sizes[last];
@@ -132,7 +137,7 @@ static ts_status nonzero(ts_frame *f)
     int64_t sizes[2] = {count(mask), t->ndim};
     ts_tensor *out = ts_tensor_new(f->thread, TS_I64, sizes, 2, t->storage->device);
     if (out) {
-        write_places(mask, (int64_t *)out->data);
+        write_indices(mask, (int64_t *)out->data);
         f->rets[0] = ts_value_tensor(out);
     }
     ts_tensor_unref(mask);

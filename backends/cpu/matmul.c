@@ -85,8 +85,8 @@ PLAIN_ROW(uint8_t, uint8_t, plain_u8_rest)
 
 typedef vhh vhh_bytes __attribute__((aligned(1)));
 
-/** The row of bytes: the even and the odd bytes of a vector are summed in 16 bits, of which the
- * lower eight count. */
+/** plain_T_row() for u8. The even and the odd bytes of a vector are summed in 16-bit lanes, of
+ * which the lower eight bits are the result. */
 VEC_FN void plain_u8_row(uint8_t *c, uint8_t alpha, const uint8_t *a, int64_t a_step,
                          const uint8_t *b, int64_t b_step, int64_t k, int64_t n)
 {
@@ -106,21 +106,22 @@ VEC_FN void plain_u8_row(uint8_t *c, uint8_t alpha, const uint8_t *a, int64_t a_
 
 /*
  * Integers are summed as the unsigned type U, so that sums wrap. A panel of b is packed unless its
- * rows are contiguous, and all rows of a use it. A few columns of integers, or a few rows and dense
- * columns, are sums along k instead; `any_order`: the order of a sum does not change its value.
+ * rows are contiguous, and all rows of a use it. name_narrow() computes integer products with few
+ * columns, or with few rows and dense columns, as dot products. any_order: the order of a sum does
+ * not change its value.
  */
 #define PLAIN(T, U, name, any_order)                                                               \
     static void name##_narrow(const ts_gemm *g)                                                    \
     {                                                                                              \
-        T near[PANEL_ROWS * PANEL_BYTES / sizeof(T)];                                              \
+        T buffer[PANEL_ROWS * PANEL_BYTES / sizeof(T)];                                            \
         U alpha = g->alpha ? (U)*g->alpha : 1;                                                     \
         for (int64_t j = 0; j < g->n; j++)                                                         \
-            for (int64_t p = 0; p < g->k || !p; p += TS_COUNTOF(near)) {                           \
-                int64_t k = ts_min64(TS_COUNTOF(near), g->k - p);                                  \
+            for (int64_t p = 0; p < g->k || !p; p += TS_COUNTOF(buffer)) {                         \
+                int64_t k = ts_min64(TS_COUNTOF(buffer), g->k - p);                                \
                 const T *column = (const T *)g->b + p * g->b_row + j * g->b_column;                \
                 for (int64_t q = 0; g->b_row != 1 && q < k; q++)                                   \
-                    near[q] = column[q * g->b_row];                                                \
-                column = g->b_row == 1 ? column : near;                                            \
+                    buffer[q] = column[q * g->b_row];                                              \
+                column = g->b_row == 1 ? column : buffer;                                          \
                 for (int64_t i = 0; i < g->m; i++) {                                               \
                     T *c = (T *)g->c + i * g->c_row + j;                                           \
                     const T *a = (const T *)g->a + i * g->a_row + p * g->a_column;                 \
@@ -176,7 +177,7 @@ PLAIN(uint8_t, uint8_t, plain_u8, true)
 
 typedef void (*tile_fn)(const ts_gemm *g);
 
-/** Computes a product with a vector; false for another product. */
+/** Computes a product if one operand is a vector; otherwise returns false. */
 static bool run_matvec(const ts_gemm *g, ts_dtype dtype)
 {
     matvec v;
@@ -335,8 +336,8 @@ static ts_status mm(ts_frame *f)
 
 /* -------------------------------------------------------------------------------- addmm ---- */
 
-/** Floats: c = beta x + alpha c by rows; integers, whose sums are exact in any order: c = beta x. x
- * is broadcast by steps of 0. */
+/** The sum of addmm, by rows. Floats, after the product: c = beta x + alpha c. Integers, before the
+ * product: c = beta x. x is broadcast by steps of 0. */
 typedef struct sum_job {
     char *c;
     const char *x;
@@ -345,7 +346,7 @@ typedef struct sum_job {
     int64_t beta_i, alpha_i;
 } sum_job;
 
-/* more: what is added to element j of beta x */
+/* more: the term, with its sign, that is added to element j of beta x */
 #define SUM_ROWS(T, U, name, suffix, more)                                                         \
     VEC_FN void name##_row(T *c, const T *x, int64_t step, int64_t n, U beta, U alpha)             \
     {                                                                                              \
@@ -523,8 +524,8 @@ static void columns_run(const columns *sums, ts_dtype dtype, void *scratch)
     bodies[dtype](&total, 0, 1);
 }
 
-/** Gradients of halves: the products g of input and weight, where they are wanted, and the sums of
- * the bias. */
+/** Gradients of bf16 or f16. g: the products for the gradients of input and weight, valid if they
+ * are requested. The gradient of the bias is a sum over rows. */
 static ts_status linear_backward_halves(ts_frame *f, const ts_gemm *g)
 {
     static const int64_t dims[TS_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -569,7 +570,7 @@ static ts_status linear_backward(ts_frame *f)
                          .c = f->rets[1].t->data,
                          .a_row = 1, .a_column = grad_row, .b_column = 1, .c_row = k};
         rows_of(x, &g[1].b_row);
-        /* if sgemm can, it computes the column sums in the same pass over grad */
+        /* if the plan allows sums, sgemm computes the column sums in the same pass over grad */
         summed = wants_sums && dtype == TS_F32 &&
                  TS_V(ts_sgemm_cut)(&plan[1], &g[1], (float *)f->rets[2].t->data);
         own[1] = summed || (dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan[1], &g[1], NULL));

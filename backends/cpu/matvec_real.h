@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real.h"
 
-/** The number to which the sum of result i is added. */
+/** Initial value of result i: the element of y (with `add`), the bias, or 0. */
 VEC_FN T S(begin_at)(const matvec *v, int64_t i)
 {
     return v->add ? ((const T *)v->y)[i * v->y_step]
@@ -31,19 +31,19 @@ VEC_FN void S(add_dots)(const T *a, int64_t a_row, int rows, const T *x, int64_t
         y[r * y_step] += F(hsum)(even[r] + odd[r]);
 }
 
-/** Results begin..end; rows of the matrix are dense. */
+/** Computes results begin to end - 1; rows of the matrix are dense. */
 static void S(matvec_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const matvec *v = ctx;
-    T near[MATVEC_DEPTH], *y = (T *)v->y;
+    T buffer[MATVEC_DEPTH], *y = (T *)v->y;
     for (int64_t i = begin; i < end; i++)
         y[i * v->y_step] = S(begin_at)(v, i);
     for (int64_t p = 0; p < v->k; p += MATVEC_DEPTH) {
         int64_t n = ts_min64(MATVEC_DEPTH, v->k - p), i = begin;
         const T *a = (const T *)v->a + p, *x = (const T *)v->x + p * v->x_step;
         for (int64_t k = 0; v->x_step != 1 && k < n; k++)
-            near[k] = x[k * v->x_step];
-        x = v->x_step == 1 ? x : near;
+            buffer[k] = x[k * v->x_step];
+        x = v->x_step == 1 ? x : buffer;
         for (; i + MATVEC_ROWS <= end; i += MATVEC_ROWS)
             S(add_dots)(a + i * v->a_row, v->a_row, MATVEC_ROWS, x, n, y + i * v->y_step,
                         v->y_step);
@@ -64,7 +64,7 @@ VEC_FN void S(add_columns_at)(const matvec *v, const T *a, const V *times, int c
     S(store_some)(y, sum, left);
 }
 
-/** Adds `columns` columns to results begin..end, which are dense. */
+/** Adds `columns` columns, times x, to results begin to end - 1, which are dense. */
 VEC_FN void S(add_columns)(const matvec *v, const T *a, const T *x, int columns, int64_t begin,
                            int64_t end)
 {
@@ -78,7 +78,7 @@ VEC_FN void S(add_columns)(const matvec *v, const T *a, const T *x, int columns,
         S(add_columns_at)(v, a, times, columns, i, end - i);
 }
 
-/** Results begin..end; columns of the matrix are dense. */
+/** Computes results begin to end - 1; columns of the matrix are dense. */
 static void S(matvec_columns)(void *ctx, int64_t begin, int64_t end)
 {
     const matvec *v = ctx;

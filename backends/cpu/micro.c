@@ -4,8 +4,8 @@
 
 #define MICRO_AHEAD 12 /* steps between the prefetch and the load of copied data */
 
-/* Three pointers five rows apart reach all rows with scaled addresses; a pointer a row would not
- * leave enough registers for addresses. */
+/* Three pointers, five rows apart, reach all rows with scaled addressing; one pointer per row would
+ * need more address registers than there are. */
 #define MICRO_BODY(T, V, p, L)                                                                     \
     VEC_FN void p##_micro(const int rows, const int vectors, const bool copy, MICRO_PARAMS(T),     \
                           T *a_to, T *b_to, T *sums)                                               \
@@ -14,7 +14,7 @@
         TS_UNROLL(16) for (int i = 0; i < rows; i++)                                               \
             TS_UNROLL(2) for (int j = 0; j < vectors; j++) sum[i][j] = p##_zero();                 \
         TS_UNROLL(4) for (int i = 0; copy && i < rows; i += L) total[i / L] = p##_zero();          \
-        _Alignas(64) T unwanted[2 * L]; /* discarded copies       */                             \
+        _Alignas(64) T unwanted[2 * L]; /* discarded copies */                                     \
         const int64_t a_to_step = a_to ? MICRO_BLOCK : 0, b_to_step = b_to ? vectors * L : 0;      \
         a_to = a_to ? a_to : unwanted;                                                             \
         b_to = b_to ? b_to : unwanted;                                                             \

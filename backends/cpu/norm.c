@@ -12,14 +12,15 @@
 
 enum { ROWS_PER_CHUNK = 64,
        PIECE_LEVEL = 7, /* a piece of a long row is 2^7 leaves, one line of its cascade */
-       FEW_ROWS = 16 }; /* of fewer long rows, each is shared by the threads */
+       FEW_ROWS = 16 }; /* the threads share each long row if there are fewer rows */
 
 typedef struct norm_job {
     const void *x, *g, *weight, *bias; /* weight and bias may be NULL */
     void *y;                           /* result, or gradient of x */
     void *mean, *rstd;                 /* one per row; as results they may be NULL */
     void *dw, *db;                     /* may be NULL */
-    void *parts;                       /* (chunks, 2, n), NULL when neither dw nor db is wanted */
+    void *parts;                       /* (chunks, 2, n): sums of dw and db; NULL if neither is
+                                          requested */
     int64_t rows, n, chunks;
     double eps;
     bool rms;
@@ -38,6 +39,7 @@ typedef struct norm_job {
 
 static void *data_of(const ts_value *v) { return v->tag == TS_TAG_TENSOR ? v->t->data : NULL; }
 
+/** Normalizes rows begin to end - 1 of bf16 or f16 through f32 buffers. */
 static void forward_of_halves(void *ctx, int64_t begin, int64_t end)
 {
     const norm_job *job = ctx;
@@ -54,7 +56,7 @@ static void forward_of_halves(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Forward of long rows, of which the threads share each if there are few. */
+/** Forward of long rows. If there are fewer than FEW_ROWS, the threads share each row. */
 static ts_status forward_long(ts_frame *f, norm_job *job, bool wide)
 {
     int64_t pieces = job->n / (wide ? PIECE_f64 : PIECE_f32);

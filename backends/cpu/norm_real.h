@@ -1,4 +1,4 @@
-/* Row normalisation for one real type; included by norm.c. Rows are n contiguous elements. */
+/* Row normalization for one real type; included by norm.c. Rows are n contiguous elements. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
@@ -31,8 +31,8 @@ VEC_FN void S(norm_write)(const T *x, const T *w, const T *b, T *y, int64_t n, T
     }
 }
 
-/** Variance below which the rounding error of a mean matters, times n. */
-VEC_FN T S(near)(T mean, int64_t n)
+/** Sum of n squared deviations below which the rounding error of the mean matters. */
+VEC_FN T S(inexact_limit)(T mean, int64_t n)
 {
     return (sizeof(T) == sizeof(float) ? (T)FLT_EPSILON : (T)DBL_EPSILON) * mean * mean * (T)n;
 }
@@ -48,7 +48,7 @@ VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool bias
         T *y = (T *)job->y + r * n;
         T mean = rms ? 0 : S(row_sum)(x, n) / (T)n;
         T squares = rms ? S(row_squares)(x, n) : S(row_deviations)(x, n, mean);
-        if (!rms && squares > 0 && squares < S(near)(mean, n))
+        if (!rms && squares > 0 && squares < S(inexact_limit)(mean, n))
             squares = S(close_deviations)(x, n, &mean);
         T rstd = (T)(1 / sqrt((double)(squares / (T)n) + job->eps));
         if (job->mean)
@@ -86,27 +86,29 @@ typedef struct S(long_fold) {
     S(line) *lines; /* one per whole piece, for several threads */
 } S(long_fold);
 
-/** n contiguous elements from index i of a tensor: those in memory, or halves widened to `room`. */
-VEC_FN const T *S(elements)(const norm_job *job, const void *x, int64_t i, int64_t n, T *room)
+/** Returns n contiguous elements from index i of a tensor: its memory, or bf16 or f16 widened to
+ * `buffer`. */
+VEC_FN const T *S(elements)(const norm_job *job, const void *x, int64_t i, int64_t n, T *buffer)
 {
 #if TS_REAL == 32
     if (job->halves) {
-        rows_widen(room, (const char *)x + 2 * i, job->half, n);
-        return room;
+        rows_widen(buffer, (const char *)x + 2 * i, job->half, n);
+        return buffer;
     }
 #endif
-    (void)job, (void)n, (void)room;
+    (void)job, (void)n, (void)buffer;
     return (const T *)x + i;
 }
 
-/** Folds n elements from index i of the tensor; all leaves but the last are whole. */
+/** Folds n elements from index i of the tensor into a cascade; only its last leaf may be
+ * partial. */
 VEC_FN void S(fold_part)(fold how, const S(long_fold) *l, S(cascade) *c, int64_t i, int64_t n)
 {
-    T room[S(WIDENED)];
+    T buffer[S(WIDENED)];
     V p = F(set1)(l->p);
     for (int64_t at = 0, some; at < n; at += some) {
         some = l->job->halves ? ts_min64(n - at, TERMS) : n;
-        const T *x = S(elements)(l->job, l->job->x, i + at, some, room);
+        const T *x = S(elements)(l->job, l->job->x, i + at, some, buffer);
         S(fold_run)(how, c, x, x, some, p);
     }
 }
@@ -132,7 +134,8 @@ static void S(fold_pieces)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** The value of a fold over a row. Without `lines` one thread computes it, with the same bits. */
+/** Returns the value of a fold over a row. lines: scratch for one line per whole piece, with which
+ * the threads share the row; NULL: the calling thread computes the same bits. */
 static T S(fold_long)(const norm_job *job, int64_t row, fold how, T p, void *lines)
 {
     S(long_fold) l = {job, row, how, p, lines};
@@ -158,13 +161,13 @@ static void S(write_blocks)(void *ctx, int64_t begin, int64_t end)
 {
     const S(long_row) *l = ctx;
     const norm_job *job = l->job;
-    T x_room[S(WIDENED)], w_room[S(WIDENED)], b_room[S(WIDENED)];
+    T x_buffer[S(WIDENED)], w_buffer[S(WIDENED)], b_buffer[S(WIDENED)];
     for (int64_t i = begin * TERMS; i < ts_min64(end * TERMS, job->n); i += TERMS) {
         int64_t n = ts_min64(job->n - i, TERMS), at = l->row * job->n + i;
-        const T *x = S(elements)(job, job->x, at, n, x_room);
-        const T *w = job->weight ? S(elements)(job, job->weight, i, n, w_room) : NULL;
-        const T *b = job->bias ? S(elements)(job, job->bias, i, n, b_room) : NULL;
-        T *y = job->halves ? x_room : (T *)job->y + at;
+        const T *x = S(elements)(job, job->x, at, n, x_buffer);
+        const T *w = job->weight ? S(elements)(job, job->weight, i, n, w_buffer) : NULL;
+        const T *b = job->bias ? S(elements)(job, job->bias, i, n, b_buffer) : NULL;
+        T *y = job->halves ? x_buffer : (T *)job->y + at;
         S(norm_write)(x, w, b, y, n, l->mean, l->rstd, w, b);
 #if TS_REAL == 32
         if (job->halves)
@@ -173,14 +176,13 @@ static void S(write_blocks)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Normalizes one row, with the bits of norm_rows(). lines: room for a line per piece if several
- * threads share the row, else NULL. */
+/** Normalizes one row, with the bits of norm_rows(). lines: as in fold_long(). */
 static void S(norm_long_row)(const norm_job *job, int64_t r, void *lines)
 {
     int64_t n = job->n, blocks = ts_ceil_div(n, TERMS);
     T mean = job->rms ? 0 : S(fold_long)(job, r, FOLD_SUM, 0, lines) / (T)n;
     T squares = S(fold_long)(job, r, job->rms ? FOLD_SQUARES : FOLD_DEVIATIONS, mean, lines);
-    if (!job->rms && squares > 0 && squares < S(near)(mean, n)) {
+    if (!job->rms && squares > 0 && squares < S(inexact_limit)(mean, n)) {
         mean += S(fold_long)(job, r, FOLD_DISTANCES, mean, lines) / (T)n;
         squares = S(fold_long)(job, r, FOLD_DEVIATIONS, mean, lines);
     }
@@ -203,7 +205,7 @@ static void S(norm_long_rows)(void *ctx, int64_t begin, int64_t end)
         S(norm_long_row)(ctx, r, NULL);
 }
 
-enum { S(ABREAST) = 4 }; /* rows that share one pass over the columns */
+enum { S(ROWS) = 4 }; /* rows whose gradients are computed together */
 
 /** Computes for each of `rows` rows the means of h = g * w and of h * z, z = (x - mean) * rstd. w
  * may be NULL, which means 1. Each row is summed in the lanes of one 64-byte line, so the order of
@@ -211,7 +213,7 @@ enum { S(ABREAST) = 4 }; /* rows that share one pass over the columns */
 VEC_FN void S(gradient_means)(const T *x, const T *g, const T *w, int rows, int64_t n,
                               const V *mean, const V *rstd, V *mean_h, V *mean_hz)
 {
-    S(line) h_sums[S(ABREAST)] = {0}, z_sums[S(ABREAST)] = {0};
+    S(line) h_sums[S(ROWS)] = {0}, z_sums[S(ROWS)] = {0};
     for (int64_t line = 0; line < n; line += S(LINE))
         for (int part = 0; part < LINE_VECTORS; part++) {
             int64_t i = line + part * LANES, left = ts_max64(n - i, 0);
@@ -230,9 +232,9 @@ VEC_FN void S(gradient_means)(const T *x, const T *g, const T *w, int rows, int6
 }
 
 /**
- * Gradients of rows r .. r+rows-1. With h = grad * weight and z = (x - mean) * rstd,
+ * Computes the gradients of rows r to r + rows - 1. h = grad * weight and z = (x - mean) * rstd:
  *   dx = rstd * (h - mean(h) - z * mean(h z)), without mean(h) for an RMS norm (Ba et al. 2016),
- *   dw += grad * z, db += grad.
+ *   dw += grad * z, db += grad. With `sums`, dw has n sums; db has n sums or is NULL.
  */
 VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, bool sums, int rows,
                                   int64_t r, T *dw, T *db)
@@ -240,12 +242,12 @@ VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, 
     int64_t n = job->n;
     const T *x = (const T *)job->x + r * n, *g = (const T *)job->g + r * n, *w = job->weight;
     T *dx = (T *)job->y + r * n;
-    V mean[S(ABREAST)], rstd[S(ABREAST)], c1[S(ABREAST)], c2[S(ABREAST)];
+    V mean[S(ROWS)], rstd[S(ROWS)], c1[S(ROWS)], c2[S(ROWS)];
     for (int k = 0; k < rows; k++) {
         mean[k] = F(set1)(rms ? 0 : ((const T *)job->mean)[r + k]);
         rstd[k] = F(set1)(((const T *)job->rstd)[r + k]);
     }
-    enum { TOGETHER = S(ABREAST) / LINE_VECTORS }; /* rows whose sums fit the registers */
+    enum { TOGETHER = S(ROWS) / LINE_VECTORS }; /* rows whose sums fit the registers */
     for (int k = 0; k < rows; k += TOGETHER)
         S(gradient_means)(x + k * n, g + k * n, weighted ? w : NULL,
                           rows < TOGETHER ? rows : TOGETHER, n, mean + k, rstd + k, c1 + k, c2 + k);
@@ -272,7 +274,8 @@ VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, 
     }
 }
 
-/** A task is a chunk of ROWS_PER_CHUNK rows. With `sums`, its sums dw and db are in job->parts. */
+/** A task is a chunk of ROWS_PER_CHUNK rows. With `sums`, it stores its sums dw and db in
+ * job->parts. */
 VEC_FN void S(norm_backward_chunks)(const norm_job *job, bool rms, bool weighted, bool sums,
                                     int64_t begin, int64_t end)
 {
@@ -284,8 +287,8 @@ VEC_FN void S(norm_backward_chunks)(const norm_job *job, bool rms, bool weighted
             memset(dw, 0, 2 * (size_t)job->n * sizeof(T));
         }
         int64_t r = chunk * ROWS_PER_CHUNK, last = ts_min64(r + ROWS_PER_CHUNK, job->rows);
-        for (; r + S(ABREAST) <= last; r += S(ABREAST))
-            S(norm_backward_rows)(job, rms, weighted, sums, S(ABREAST), r, dw, db);
+        for (; r + S(ROWS) <= last; r += S(ROWS))
+            S(norm_backward_rows)(job, rms, weighted, sums, S(ROWS), r, dw, db);
         for (; r < last; r++)
             S(norm_backward_rows)(job, rms, weighted, sums, 1, r, dw, db);
     }

@@ -26,19 +26,20 @@ typedef struct job {
     const ts_value *args;
     int lists;
     unsigned written;
-    int64_t n;
-    int64_t *starts;     /* (n + 1): where tensor i begins in the common range */
+    int64_t n;           /* tensors per list */
+    int64_t *starts;     /* (n + 1): first index of tensor i in the common range */
     const int64_t *steps;    /* step number of each tensor; NULL for rules without steps */
     const ts_value *skipped; /* list of f32 counts of skipped steps per tensor, or absent */
     /** Computes the numbers of tensor i, before its elements are updated; NULL for no numbers. */
     void (*prepare)(struct job *job, int64_t i);
-    /** Updates n contiguous elements of tensor i. data[k] has those of list k, all f64 if tensor i
-     *  is f64, else f32; as they are stored if `stored`. */
+    /** Updates n contiguous elements of tensor i. data[k] are those of list k, in the dtype of
+     *  compute_of(). */
     void (*update)(const struct job *job, int64_t i, void *const *data, int64_t n);
     double numbers[NUMBERS];
     double lr, beta1, beta2, eps, decay, momentum, dampening;
     double factor;       /* factor of the gradients, or of the elements for scale and unscale */
-    bool decoupled, nesterov, stored;
+    bool decoupled, nesterov;
+    bool stored;         /* update() computes on the stored dtypes, without conversion to f32 */
     double *sums;        /* partial sums of a norm, one per block */
     bool *found;         /* set by any thread that computes a non-finite product */
 } job;
@@ -46,7 +47,7 @@ typedef struct job {
 /* -------------------------------------------------------------- elements of any layout ---- */
 
 /** Byte offset in t->data of the element with row-major index `at`. */
-static int64_t place_of(const ts_tensor *t, int64_t at)
+static int64_t byte_offset(const ts_tensor *t, int64_t at)
 {
     int64_t offset = 0;
     for (int d = t->ndim - 1; d >= 0; d--) {
@@ -60,18 +61,18 @@ static void gather(const ts_tensor *t, int64_t first, int64_t n, char *buffer)
 {
     int item = ts_dtype_sizes[t->dtype];
     for (int64_t i = 0; i < n; i++)
-        memcpy(buffer + i * item, t->data + place_of(t, first + i), (size_t)item);
+        memcpy(buffer + i * item, t->data + byte_offset(t, first + i), (size_t)item);
 }
 
 static void scatter(const ts_tensor *t, int64_t first, int64_t n, const char *buffer)
 {
     int item = ts_dtype_sizes[t->dtype];
     for (int64_t i = 0; i < n; i++)
-        memcpy(t->data + place_of(t, first + i), buffer + i * item, (size_t)item);
+        memcpy(t->data + byte_offset(t, first + i), buffer + i * item, (size_t)item);
 }
 
-/** Copies n elements, at most STAGED, from row-major index `first` on to `to`, converted to
- *  `compute`; with `flat` from index `first` of the memory. store() copies back. */
+/** Copies n <= STAGED elements of t to `to`, converted to `compute`: from row-major index `first`,
+ *  or with `flat` from index `first` of the memory. store() copies back. */
 static void load(const ts_tensor *t, bool flat, int64_t first, int64_t n, ts_dtype compute,
                  void *to)
 {
@@ -104,7 +105,8 @@ static void store(const ts_tensor *t, bool flat, int64_t first, int64_t n, ts_dt
         scatter(t, first, n, to);
 }
 
-/** Dtype in which update() gets the tensors i of all lists. */
+/** Dtype in which update() receives the tensors i of all lists: the stored dtype with `stored`;
+ *  else f64 for f64, and f32 for other dtypes. */
 static ts_dtype compute_of(const job *j, int64_t i)
 {
     ts_dtype dtype = (ts_dtype)j->args[0].list[i]->dtype;
@@ -132,7 +134,7 @@ static void update_part(job *j, int64_t i, int64_t first, int64_t n)
         j->prepare(j, i);
     ts_dtype compute = compute_of(j, i);
     bool together = j->written && is_flat(j, i); /* sums keep the row-major order */
-    unsigned staged = 0, flat = 0; /* bit k: list k goes through a buffer; load()'s `flat` */
+    unsigned staged = 0, flat = 0; /* bit k: list k is copied through a buffer; its `flat` */
     for (int k = 0; k < j->lists; k++) {
         const ts_tensor *t = j->args[k].list[i];
         flat |= (unsigned)(together || (t->flags & TS_TENSOR_CONTIGUOUS)) << k;
@@ -156,7 +158,7 @@ static void update_part(job *j, int64_t i, int64_t first, int64_t n)
     }
 }
 
-/** Index of the tensor that holds position `at` of the common range. */
+/** Index of the tensor that holds element `at` of the common range. */
 static int64_t member_at(const int64_t *starts, int64_t n, int64_t at)
 {
     int64_t low = 0, high = n - 1;
@@ -192,7 +194,7 @@ static int64_t *make_starts(ts_frame *f, int64_t unit)
 {
     int64_t *starts = ts_alloc(f->thread, starts_bytes(f));
     if (!starts) {
-        ts_error_memory("the places of a list's tensors", (int64_t)starts_bytes(f));
+        ts_error_memory("the offsets of a list's tensors", (int64_t)starts_bytes(f));
         return NULL;
     }
     starts[0] = 0;
@@ -232,7 +234,7 @@ static int64_t step_of(const job *j, int64_t i)
                               : 0);
 }
 
-/** The factor of the gradients in a step; a factor of 1 is exact. */
+/** The factor of the gradients in a step: args[arg], an f32 tensor, or 1, which is exact. */
 static double grad_scale(const ts_frame *f, int arg)
 {
     return f->args[arg].tag == TS_TAG_TENSOR ? (double)*(const float *)f->args[arg].t->data : 1;
@@ -412,8 +414,8 @@ static ts_status sgd(ts_frame *f)
         if (k < n) {                                                                               \
             V y = p##_load##kind##_n(x + k, n - k) * by;                                           \
             p##_store##kind##_n(x + k, y, n - k);                                                  \
-            m behind = m##_not(m##_first_n(n - k)); /* 0 times an infinite factor */               \
-            odd = p##_select(m##_or(behind, p##_lt(p##_abs(y), top)), odd, one);                   \
+            m unused = m##_not(m##_first_n(n - k)); /* NaN if the factor is infinite */            \
+            odd = p##_select(m##_or(unused, p##_lt(p##_abs(y), top)), odd, one);                   \
         }                                                                                          \
         return p##_hsum(odd) != 0;                                                                 \
     }
@@ -498,7 +500,7 @@ static void sum_update(const job *j, int64_t i, void *const *data, int64_t n)
 {
     const char *x = data[0];
     int item = IS_F32(j, i) ? 4 : 8;
-    /* in parts of STAGED elements, as non-contiguous tensors arrive, so that the bits are equal */
+    /* in parts of STAGED elements, like the buffers of non-contiguous tensors: the same bits */
     for (; n > 0; n -= STAGED, x += STAGED * item) {
         int64_t m = ts_min64(n, STAGED);
         *j->sums +=

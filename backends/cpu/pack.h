@@ -58,7 +58,7 @@ static __attribute__((noinline, unused)) void vf_transpose_matrix(float *to, int
 
 /**
  * Packs the transpose of from (columns, k), whose rows are `row` elements apart, into
- * to (k, width). Columns from `columns` to `width` are zero. width is a multiple of VF_LANES.
+ * to (k, width). Columns from `columns` to width - 1 become zero. width is a multiple of VF_LANES.
  */
 VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int64_t row,
                                int64_t columns, int64_t k)
@@ -88,7 +88,7 @@ VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int6
 }
 
 /** Packs from (k, columns), whose rows are `row` elements apart, into to (k, width). Columns from
- *  `columns` to `width` are zero. width is a multiple of VF_LANES. */
+ *  `columns` to width - 1 become zero. width is a multiple of VF_LANES. */
 VEC_FN void vf_pack_rows(float *to, int64_t width, const float *from, int64_t row, int64_t columns,
                          int64_t k)
 {

@@ -71,32 +71,32 @@ static void make_patches(const job *b, int64_t group, scratch *s)
     p.y.data += group * p.features * p.y.c * b->item;
     ts_kernel_windows(b->frame, -1, p.axis);
     p.weight = weights_of(b, group, p.axis, false, b->weight->strides[1] == 1);
-    bool last = p.y.c == 1 || p.features == 1, in_place = weights_in_place(&p.weight);
+    bool last = p.y.c == 1 || p.features == 1, weight_in_place = weights_in_place(&p.weight);
     cuts chunks = cut(p.axis, c->batch, last, CHUNK / ts_max64(columns, 1));
     if (!chunks.all || !columns)
         return;
-    bool there = is_matrix(&p.y, p.axis, c->batch, p.features, last, &chunks, &step);
-    if (!in_place)
+    bool y_in_place = is_matrix(&p.y, p.axis, c->batch, p.features, last, &chunks, &step);
+    if (!weight_in_place)
         p.weight.matrix = take(s, p.features * columns * b->item);
     strips in = {.image = p.y, .axis = p.axis, .channels = p.features, .item = b->item,
                  .position_step = last ? p.features : 1, .channel_step = 1,
-                 .matrix = there ? NULL : take(s, chunks.most * p.features * b->item)};
+                 .matrix = y_in_place ? NULL : take(s, chunks.most * p.features * b->item)};
     p.sums = take(s, chunks.most * columns * b->item);
     p.bias = b->bias ? take(s, columns * b->item) : NULL;
-    if (s->there && !in_place)
+    if (s->allocated && !weight_in_place)
         move_weights(&p.weight, false);
-    for (int64_t i = 0; p.bias && s->there && i < columns; i++) {
+    for (int64_t i = 0; p.bias && s->allocated && i < columns; i++) {
         int64_t k = group * p.channels +
                     (p.weight.by_window ? i % p.channels : i / p.taps);
         memcpy(p.bias + i * b->item, (const char *)b->bias->data + k * b->item, (size_t)b->item);
     }
     for (int64_t first = 0, count; first < chunks.all; first += count) {
         count = chunk_at(&chunks, first);
-        if (s->there && !there)
+        if (s->allocated && !y_in_place)
             copy_matrix(&in, first, count, false);
-        const char *y = there ? position_at(&p.y, p.axis, first, b->item) : in.matrix;
-        int64_t position = !last ? 1 : there ? step : p.features,
-                feature = last ? 1 : there ? p.y.c : count;
+        const char *y = y_in_place ? position_at(&p.y, p.axis, first, b->item) : in.matrix;
+        int64_t position = !last ? 1 : y_in_place ? step : p.features,
+                feature = last ? 1 : y_in_place ? p.y.c : count;
         ts_gemm g = p.last ? (ts_gemm){.m = count, .n = columns, .a = y, .a_row = position,
                                        .a_column = feature, .b = p.weight.matrix,
                                        .b_row = columns, .b_column = 1, .bias = p.bias}
@@ -106,10 +106,10 @@ static void make_patches(const job *b, int64_t group, scratch *s)
         g.k = p.features;
         g.c = p.sums;
         g.c_row = p.last ? columns : count;
-        if (s->there && g.add)
+        if (s->allocated && g.add)
             fill_sums(b, &p, count);
         multiply(&g, b->dtype, s);
-        if (s->there)
+        if (s->allocated)
             spread_patches(b, &p, first, count);
     }
     s->used = used;

@@ -14,8 +14,8 @@
 enum { PHILOX_BLOCKS = 16, PHILOX_WORDS = 4 * PHILOX_BLOCKS };
 
 typedef uint64_t vu64 __attribute__((vector_size(VEC_BYTES)));
-/* Counters of VD_LANES blocks: in each 64-bit lane, the lower half is a word of the counter. The
- * upper half is unspecified and not used. */
+/* Counters of VD_LANES blocks. The lower 32 bits of a 64-bit lane are a word of the counter; the
+ * upper 32 bits are unspecified and not used. */
 typedef struct philox_lanes {
     vl c0, c1, c2, c3;
 } philox_lanes;
@@ -49,7 +49,7 @@ VEC_FN void philox_store(uint32_t *w, philox_lanes c)
  *  the words of ts_philox_raw(). */
 static inline void philox_group(uint64_t seed, uint64_t position, uint32_t *w)
 {
-    /* two chains hide each other's latency */
+    /* two independent sequences of rounds, to hide the latency of the multiplications */
     for (int i = 0; i < PHILOX_BLOCKS; i += 2 * VD_LANES) {
         philox_lanes a = philox_counters(position + (uint64_t)i),
                      b = philox_counters(position + (uint64_t)(i + VD_LANES));

@@ -89,16 +89,16 @@ KERNEL(div, 2, REAL_LOOPS(div))
     VEC_FN p p##_remainder(p a, p b)                                                             \
     {                                                                                            \
         p r = p##_fmod(a, b);                                                                    \
-        m turn = m##_and(p##_ne(r, p##_set1(0)), p##_opposite(r, b));                            \
-        return p##_select(turn, r + b, r);                                                       \
+        m adjust = m##_and(p##_ne(r, p##_set1(0)), p##_opposite(r, b));                          \
+        return p##_select(adjust, r + b, r);                                                     \
     }                                                                                            \
     VEC_FN p p##_floor_divide(p a, p b)                                                          \
     {                                                                                            \
         p zero = p##_set1(0), r = p##_fmod(a, b), plain = a / b,                                 \
           q = (a - r) / b; /* an integer up to rounding */                                       \
-        m turn = m##_and(p##_ne(r, zero), p##_opposite(r, b));                                   \
-        /* not b + r as above: b may be infinite */                                              \
-        q = p##_select(turn, q - p##_set1(1), q);                                                \
+        m adjust = m##_and(p##_ne(r, zero), p##_opposite(r, b));                                 \
+        /* not by r + b as in remainder(): b may be infinite */                                  \
+        q = p##_select(adjust, q - p##_set1(1), q);                                              \
         q = p##_select(p##_eq(q, zero), p##_copysign(zero, plain), p##_rint(q));                 \
         return p##_select(p##_eq(b, zero), plain, q);                                            \
     }
@@ -125,7 +125,7 @@ TS_LOOP2(vf, remainder_f32, vf_remainder(a, b))
 TS_LOOP2(vd, remainder_f64, vd_remainder(a, b))
 INTS(remainder, remainder_of_int(a, b), (int32_t)remainder_of_int(a, b), a % b)
 
-/** Sets the bool that *params points to if any divisor is 0. */
+/** Sets **params, where *params is a pointer to bool, if any divisor is 0. */
 #define FIND_ZERO(T, name)                                                                  \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)       \
     {                                                                                       \
@@ -137,6 +137,7 @@ FIND_ZERO(int64_t, zero_i64)
 FIND_ZERO(int32_t, zero_i32)
 FIND_ZERO(uint8_t, zero_u8)
 
+/** Runs a division; TS_ERR_VALUE if an integer divisor is 0. */
 static ts_status divide(ts_frame *f, const ts_loop *loops)
 {
     static const ts_loop find[TS_DTYPE_COUNT] = {
@@ -176,7 +177,7 @@ static int64_t power_of_int(int64_t a, int64_t e)
             result *= base;
     return (int64_t)result;
 }
-/* not inlined: the code is large */
+/* not inlined, because the code is large */
 static __attribute__((noinline)) vf power_of_f32(vf a, vf b) { return vf_pow(a, b); }
 
 TS_LOOP2(vf, pow_f32, power_of_f32(a, b))
@@ -230,8 +231,9 @@ TS_LOOP2(vf, atan2_f32, vf_atan2(a, b))
 TS_LOOP2(vd, atan2_f64, vd_atan2(a, b))
 KERNEL(atan2, 8, FLOAT_LOOPS(atan2))
 
-/** Corrects the root of a sum of squares by its residue, after a scaling by a power of 2 that keeps
- * the squares in range (C. F. Borges, An Improved Algorithm for hypot(a,b), 2019). */
+/** sqrt(a^2 + b^2): corrects the root of the sum of squares by its residue, after a scaling by a
+ * power of 2 that keeps the squares in range (C. F. Borges, An Improved Algorithm for hypot(a,b),
+ * 2019). */
 VEC_FN vd vd_hypot(vd a, vd b)
 {
     vd zero = vd_zero(), one = vd_set1(1), far = vd_set1(INFINITY);
@@ -266,7 +268,7 @@ KERNEL(hypot, 10, FLOAT_LOOPS(hypot))
 #define NUMBER_F vf_set1((float)*(const double *)params)
 #define NUMBER_D vd_set1(*(const double *)params)
 
-/* computed from the nearer end, so that weights 0 and 1 are exact */
+/* computed from the end whose weight is larger, so that weights 0 and 1 are exact */
 VEC_FN vf lerp_vf(vf a, vf b, vf w)
 {
     return vf_select(vf_lt(vf_abs(w), vf_set1(0.5f)), a + w * (b - a), b - (b - a) * (1.0f - w));
@@ -319,11 +321,11 @@ typedef struct bounds {
 /** A bound rounded to a floating dtype; for other dtypes the number itself. */
 static double bound_in(ts_dtype dtype, const ts_value *v)
 {
-    double place;
+    double stored;
     if (!ts_dtype_is_float(dtype))
         return ts_value_number(v);
-    ts_scalar_store(v, dtype, &place);
-    ts_value rounded = ts_scalar_load(&place, dtype);
+    ts_scalar_store(v, dtype, &stored);
+    ts_value rounded = ts_scalar_load(&stored, dtype);
     return rounded.d;
 }
 
@@ -378,7 +380,8 @@ static double inner(const ts_frame *f, double bound, double to)
     return f->plan->compute == TS_F64 ? nextafter(bound, to) : nextafterf((float)bound, (float)to);
 }
 
-/** The bounds of clamp_backward, as inclusive ones. */
+/** The bounds of clamp_backward, converted to inclusive ones if args[4] says that they are
+ * exclusive. */
 static bounds inner_bounds(const ts_frame *f)
 {
     bounds b = bounds_of(f, 2);
@@ -459,7 +462,7 @@ TS_CPU_RECIPES(pointwise,
     TS_RECIPE(clamp_backward, .choose = clamp_backward_recipe))
 
 #define ROW(name) {TS_OP_##name, name##_kernel, TS_CPU_POINTWISE}
-/* reads divisors of integers before the loop does */
+/* no TS_TAKES_DTYPES: divide() reads integer divisors in the compute dtype, before the loop */
 #define DIVISION(name) {TS_OP_##name, name##_kernel, {0, TS_TAKES_STRIDES}}
 
 TS_CPU_FAMILY(pointwise,

@@ -1,11 +1,15 @@
 /**
  * @file pool.c
- * Max pooling. Channels-last: vectors of channels, pixel by pixel. Contiguous, or few channels: for
- * each row of windows, the kernel first finds the maximum of each column and its row, then the
- * maximum over the columns of each window. Small contiguous planes are transposed and pooled as
- * channels. The gradient is added at the indices in a fixed order: one thread computes a plane, or
- * CHANNELS channels of a sample. A maximum is named by its index in the plane, or by its tap, its
- * number among the elements of its window.
+ * Max pooling and its gradient, for f64, f32, bf16 and f16. The second result of an op locates each
+ * maximum: by its index in the plane (i64), or by its tap (u8), the index in its window.
+ *
+ *   channels-last             vectors of channels, pixel by pixel
+ *   contiguous, few channels  for each row of windows: the maximum of each column and its row, then
+ *                             the maximum over the columns of each window
+ *   small contiguous planes   the planes are transposed and pooled as channels
+ *
+ * The gradient is added at the indices in a fixed order: one thread computes a plane, or CHANNELS
+ * channels of a sample. So results do not depend on the number of threads.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/axes.h"
@@ -20,25 +24,25 @@
 typedef struct pool_job {
     const void *x;
     void *y;
-    int64_t *places;        /* indices of the maxima; may be NULL */
-    uint8_t *taps;          /* their taps; may be NULL */
-    const void *added;      /* backward: a tensor like y to which gradients are added, or NULL */
+    int64_t *indices;       /* indices of the maxima in their planes, or NULL */
+    uint8_t *taps;          /* taps of the maxima in their windows, or NULL */
+    const void *added;      /* backward: a tensor like y that is added to the result, or NULL */
     int64_t planes, channels; /* channels-last: samples and channels; else all planes and 1 */
     ts_axis axis[3];
     bool last;              /* channels-last */
-    /* positions of a plane: of x and y, in backward of the result and of the gradient */
-    int64_t size, out;
-    ts_slots *slots;        /* scratch memory of threads */
-    atomic_bool outside;    /* backward: an index is outside of the plane */
+    int64_t size, out;      /* elements of a plane of the forward op's argument and result */
+    ts_slots *slots;        /* scratch memory */
+    atomic_bool outside;    /* backward: an index is outside its plane, or a tap its window */
 } pool_job;
 
-enum { SMALL_PLANE = 1024 }; /* most positions of planes that are transposed */
+enum { SMALL_PLANE = 1024 }; /* most elements of planes that are transposed */
 
-/** Elements of window o: `count` from `first` on, `step` apart. The window's first `skipped`
- *  elements are outside of the image. */
+/** Elements of a window along one dim that are inside the image: `count` elements from index
+ *  `first`, `step` apart. `skipped` elements of the window precede them, in the padding. */
 typedef struct window {
     int64_t first, count, step, skipped;
 } window;
+/** Window of element o of the result. */
 TS_INLINE window window_of(const ts_axis *a, int64_t o)
 {
     if (a->map == TS_AXIS_ADAPTIVE) {
@@ -58,7 +62,7 @@ TS_INLINE window window_of(const ts_axis *a, int64_t o)
     return count > 0 ? (window){first, count, a->dilation, skipped} : (window){0, 0, 1, 0};
 }
 
-/** Elements of a window along a dim. */
+/** Number of elements of a window along a dim, padding included; 1 unless TS_AXIS_WINDOW. */
 TS_INLINE int64_t kernel_of(const ts_axis *a) { return a->map == TS_AXIS_WINDOW ? a->kernel : 1; }
 
 /** Tap of element (i, j, k) of the part of a window that is in the image. */
@@ -68,7 +72,7 @@ TS_INLINE int64_t tap_of(const ts_axis *a, window d, window h, window w, int64_t
     return ((d.skipped + i) * kernel_of(&a[1]) + h.skipped + j) * kernel_of(&a[2]) + w.skipped + k;
 }
 
-/** Index in the plane of a window's tap; -1 if the tap is outside of the window or the image. */
+/** Index in the plane of a window's tap; -1 if the tap is outside the window or the image. */
 TS_INLINE int64_t index_of(const ts_axis *a, window d, window h, window w, int64_t tap)
 {
     int64_t row = tap / kernel_of(&a[2]), k = tap % kernel_of(&a[2]) - w.skipped,
@@ -79,27 +83,28 @@ TS_INLINE int64_t index_of(const ts_axis *a, window d, window h, window w, int64
            k * w.step;
 }
 
-/** Stores the index, or the tap, of the maximum of windows d and h in `row` and `column` of the
- *  plane as element `to`. tap: the maximum's tap along the last dim. */
-TS_INLINE void keep_maximum(const pool_job *job, int64_t to, window d, window h, int64_t row,
-                            int64_t column, int64_t tap)
+/** Stores the location of a maximum as element `to` of the indices or taps. row: index of its line
+ *  in the plane, inside windows d and h. column: its index in the line. tap: its tap along the last
+ *  dim. */
+TS_INLINE void store_maximum(const pool_job *job, int64_t to, window d, window h, int64_t row,
+                             int64_t column, int64_t tap)
 {
     const ts_axis *a = job->axis;
-    if (job->places)
-        job->places[to] = row * a[2].in + column;
+    if (job->indices)
+        job->indices[to] = row * a[2].in + column;
     if (job->taps)
         job->taps[to] = (uint8_t)tap_of(a, d, h, (window){.skipped = tap},
                                         (row / a[1].in - d.first) / d.step,
                                         (row % a[1].in - h.first) / h.step, 0);
 }
 
-/** Columns of padding before a line. */
+/** Number of padding columns before a line. */
 TS_INLINE int64_t padding_of(const ts_axis *a)
 {
     return a->map == TS_AXIS_WINDOW ? a->padding : 0;
 }
 TS_INLINE int64_t stride_of(const ts_axis *a) { return a->map == TS_AXIS_WINDOW ? a->stride : 1; }
-/** Columns of a line with the padding that windows read. */
+/** Number of columns of a line, including the padding that windows read. */
 TS_INLINE int64_t columns_of(const ts_axis *a)
 {
     if (a->map != TS_AXIS_WINDOW)
@@ -108,7 +113,7 @@ TS_INLINE int64_t columns_of(const ts_axis *a)
     return ts_max64(a->padding + a->in, end);
 }
 /** True if a line of n channels is pooled window by window, because windows differ in size, or
- * because a few long windows would leave lanes unused. */
+ * because the results of a few long windows would not fill a vector. */
 TS_INLINE bool is_by_window(const ts_axis *a, int64_t n, int lanes)
 {
     return a->map == TS_AXIS_ADAPTIVE ||
@@ -122,6 +127,8 @@ TS_INLINE bool is_by_window(const ts_axis *a, int64_t n, int lanes)
 #include "backends/cpu/pool_real.h"
 #undef TS_REAL
 
+/** Sets planes, channels, axes, sizes and layout of a job. The layout is channels-last if it is
+ * that of all `count` tensors. */
 static void describe(pool_job *job, const ts_frame *f, const ts_tensor *const *tensors, int count)
 {
     ts_resampling r = ts_cpu_resampling(f);
@@ -142,17 +149,18 @@ static void describe(pool_job *job, const ts_frame *f, const ts_tensor *const *t
     }
 }
 
-/** (self, ...) -> (maxima, indices or taps) */
+/** (self, ...) -> (maxima, indices or taps). TS_ERR_UNSUPPORTED for planes of 2^31 elements or
+ *  more, TS_ERR_MEMORY. */
 static ts_status max_pool(ts_frame *f)
 {
     const ts_tensor *x = f->args[0].t, *y = f->rets[0].t,
-                    *places = f->rets[1].tag == TS_TAG_TENSOR ? f->rets[1].t : y;
+                    *indices = f->rets[1].tag == TS_TAG_TENSOR ? f->rets[1].t : y;
     pool_job job = {.x = x->data, .y = y->data};
-    describe(&job, f, (const ts_tensor *[]){x, y, places}, 3);
-    if (places != y && places->dtype == TS_U8)
-        job.taps = (uint8_t *)places->data;
-    else if (places != y)
-        job.places = (int64_t *)(void *)places->data;
+    describe(&job, f, (const ts_tensor *[]){x, y, indices}, 3);
+    if (indices != y && indices->dtype == TS_U8)
+        job.taps = (uint8_t *)indices->data;
+    else if (indices != y)
+        job.indices = (int64_t *)(void *)indices->data;
     static const ts_parallel_body bodies[] = {[TS_F64] = pool_rows_f64, [TS_F32] = pool_rows_f32,
                                               [TS_BF16] = pool_rows_bf16, [TS_F16] = pool_rows_f16};
     static const ts_parallel_body by_planes[] = {
@@ -186,8 +194,8 @@ static ts_status max_pool(ts_frame *f)
     return TS_OK;
 }
 
-/** The elements of t (N, C, ...) in row-major order or, with `last`, in that of channels-last; the
- *  current scope owns a copy. NULL with an error. */
+/** Returns a tensor whose memory holds the elements of t (N, C, ...) in row-major order, or with
+ *  `last` in channels-last order: t or a copy, which the current scope owns. NULL with an error. */
 static ts_tensor *in_order(ts_tensor *t, bool last)
 {
     int64_t order[TS_MAX_DIMS] = {0};
@@ -196,16 +204,17 @@ static ts_tensor *in_order(ts_tensor *t, bool last)
     return ts_contiguous(last ? ts_permute(t, order, t->ndim) : t);
 }
 
-/** (grad, indices or taps, ...) -> dx, plus `added` unless it is NULL */
-static ts_status add_to(ts_frame *f, ts_tensor *added)
+/** (grad, indices or taps, ...) -> dx, plus `added` unless it is NULL. TS_ERR_INDEX if an index is
+ *  outside its plane or a tap outside its window. */
+static ts_status add_gradients(ts_frame *f, ts_tensor *added)
 {
     TS_SCOPE;
-    const ts_tensor *g = f->args[0].t, *places = f->args[1].t, *y = f->rets[0].t;
-    bool taps = places->dtype == TS_U8;
+    const ts_tensor *g = f->args[0].t, *indices = f->args[1].t, *y = f->rets[0].t;
+    bool taps = indices->dtype == TS_U8;
     pool_job job = {.x = g->data, .y = y->data,
-                    .places = taps ? NULL : (int64_t *)(void *)places->data,
-                    .taps = taps ? (uint8_t *)places->data : NULL};
-    describe(&job, f, (const ts_tensor *[]){g, places, y}, 3);
+                    .indices = taps ? NULL : (int64_t *)(void *)indices->data,
+                    .taps = taps ? (uint8_t *)indices->data : NULL};
+    describe(&job, f, (const ts_tensor *[]){g, indices, y}, 3);
     if (added) {
         TS_TRY(added = in_order(added, job.last));
         job.added = added->data;
@@ -233,11 +242,11 @@ static ts_status add_to(ts_frame *f, ts_tensor *added)
                               (long long)job.size - 1);
 }
 
-static ts_status max_pool_backward(ts_frame *f) { return add_to(f, NULL); }
+static ts_status max_pool_backward(ts_frame *f) { return add_gradients(f, NULL); }
 /** (grad, taps, added, ...) -> dx */
 static ts_status max_pool_taps_backward(ts_frame *f)
 {
-    return add_to(f, f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL);
+    return add_gradients(f, f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL);
 }
 
 #define FLOATS {TS_DT_FLOATS | TS_DT_HALVES, 0}

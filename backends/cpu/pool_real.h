@@ -1,4 +1,5 @@
-/* The loops of max pooling for one real type; included by pool.c. */
+/* The loops of max pooling for one real type; included by pool.c. A line is a run of positions
+ * along the last spatial dim; a row is the index of a line in its plane. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/kinds_real.h"
 
@@ -7,7 +8,7 @@
 enum { CHANNELS = 16, /* channels per task of a channels-last backward */
        FEW_CHANNELS = 8, /* a backward adds the gradients of fewer channels one by one */
        PLANES = 4096,    /* elements of small planes that a backward clears together */
-       SPARSE = 64 };    /* positions per gradient of a plane with few gradients */
+       SPARSE = 64 };    /* least elements per gradient of a plane that is mostly 0 */
 #endif
 
 /* Type of an index in a vector lane: an integer of T's width, stored in the bits of a V. */
@@ -26,13 +27,13 @@ VEC_FN VM S(replaces)(V x, V best)
 {
     return M(or)(F(gt)(x, best), F(ne)(x, x));
 }
-/** Returns a vector with the bits of `place` in every lane. Built in memory: float arithmetic may
- * change the bits. */
-VEC_FN V S(index_vector)(int64_t place)
+/** Returns a vector with the bits of `index` in every lane. It is built in memory, because float
+ * arithmetic may change the bits. */
+VEC_FN V S(index_vector)(int64_t index)
 {
     INDEX lanes[LANES];
     for (int i = 0; i < LANES; i++)
-        lanes[i] = (INDEX)place;
+        lanes[i] = (INDEX)index;
     V v;
     memcpy(&v, lanes, sizeof v);
     return v;
@@ -47,8 +48,8 @@ VEC_FN VM S(below)(V a, V b)
     return vd_lt(__builtin_convertvector((vl)a, vd), __builtin_convertvector((vl)b, vd));
 #endif
 }
-/** Lanes in which column x, whose maximum is in row `row`, replaces the maximum `best` of earlier
- * columns in row `at`: among equal elements the first in row-major order is kept, among NaN the
+/** Lanes in which x, a column's maximum in row `row`, replaces `best`, the maximum of earlier
+ * columns in row `at`. Among equal elements the first in row-major order is kept, among NaN the
  * last. */
 VEC_FN VM S(column_replaces)(V x, V row, V best, V at)
 {
@@ -57,8 +58,8 @@ VEC_FN VM S(column_replaces)(V x, V row, V best, V at)
     return M(or)(first, M(and)(nan, M(not)(M(and)(had, less))));
 }
 
-/** Writes each column's maximum over the rows of windows d and h to `best`, and the index of its
- * row in the plane to `rows`. A column is an element of a line of all channels. */
+/** Writes each column's maximum over the rows of windows d and h to `best`, and its row to `rows`.
+ * A column is one channel of one position of a line. */
 VEC_FN void S(largest_of_columns)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
                                   window h, T *best, INDEX *rows)
 {
@@ -70,7 +71,7 @@ VEC_FN void S(largest_of_columns)(ts_dtype kind, const pool_job *job, int64_t pl
             for (int64_t r = 0; r < h.count; r++) {
                 int64_t row = (d.first + k * d.step) * a[1].in + h.first + r * h.step,
                         from = (plane * a[0].in * a[1].in + row) * n + i;
-                /* lanes behind the row are not used: a whole load is faster than a partial one */
+                /* loads whole vectors, which is faster; lanes past the line are not used */
                 V x = S(get)(kind, job->x, from, all - from);
                 VM m = S(replaces)(x, most);
                 most = F(select)(m, x, most);
@@ -82,14 +83,14 @@ VEC_FN void S(largest_of_columns)(ts_dtype kind, const pool_job *job, int64_t pl
 }
 
 /** The largest column of a window: its value, row and column. */
-typedef struct S(found) {
+typedef struct S(maximum) {
     T value;
     int64_t row, column;
-} S(found);
+} S(maximum);
 
 /** True if column x comes before `best`: it is larger, or equal and earlier in row-major order. Of
  * two NaN the later one comes first. */
-TS_INLINE bool S(comes_first)(S(found) x, S(found) best)
+TS_INLINE bool S(comes_first)(S(maximum) x, S(maximum) best)
 {
     bool later = x.row > best.row || (x.row == best.row && x.column > best.column);
     bool nan = x.value != x.value, had = best.value != best.value;
@@ -98,13 +99,13 @@ TS_INLINE bool S(comes_first)(S(found) x, S(found) best)
 }
 
 /** The largest of the columns of window w, for the channel at best[0]. */
-VEC_FN S(found) S(largest_of_few)(const T *best, const INDEX *rows, window w, int64_t channels)
+VEC_FN S(maximum) S(largest_of_few)(const T *best, const INDEX *rows, window w, int64_t channels)
 {
     int64_t i = w.first * channels;
-    S(found) y = {best[i], rows[i], w.first};
+    S(maximum) y = {best[i], rows[i], w.first};
     for (int64_t k = 1; k < w.count; k++) {
         i = (w.first + k * w.step) * channels;
-        S(found) x = {best[i], rows[i], w.first + k * w.step};
+        S(maximum) x = {best[i], rows[i], w.first + k * w.step};
         if (S(comes_first)(x, y))
             y = x;
     }
@@ -114,7 +115,7 @@ VEC_FN S(found) S(largest_of_few)(const T *best, const INDEX *rows, window w, in
 /** The largest of the columns of window w, whose step is 1, for each of at most LANES channels. The
  * window has at least LANES columns. Lanes hold different columns, which are compared last. */
 VEC_FN void S(largest_of_many)(const T *best, const INDEX *rows, window w, int64_t channels,
-                               S(found) *y)
+                               S(maximum) *y)
 {
     int64_t apart = LANES / channels, all = w.count * channels;
     INDEX own[LANES], row_lanes[LANES], column_lanes[LANES];
@@ -141,13 +142,13 @@ VEC_FN void S(largest_of_many)(const T *best, const INDEX *rows, window w, int64
     memcpy(row_lanes, &row, sizeof row);
     memcpy(column_lanes, &column, sizeof column);
     for (int64_t i = 0; i < apart * channels; i++) {
-        S(found) x = {lanes[i], row_lanes[i], column_lanes[i]};
+        S(maximum) x = {lanes[i], row_lanes[i], column_lanes[i]};
         if (i < channels || S(comes_first)(x, y[i % channels]))
             y[i % channels] = x;
     }
 }
 
-/** The elements of `from` at LANES indices. */
+/** Returns the elements of `from` at the indices starts[0] to starts[LANES - 1]. */
 VEC_FN V S(lookup)(const T *from, const int32_t *starts)
 {
 #if TS_REAL == 32
@@ -160,12 +161,11 @@ VEC_FN V S(lookup)(const T *from, const int32_t *starts)
 #endif
 }
 
-/** The columns of a line and their rows, between columns of padding; and the index of each result's
- * first column, unless the stride is 1. */
+/** Scratch memory for a line of windows. */
 typedef struct S(columns) {
-    T *best;
-    INDEX *rows;
-    int32_t *starts;
+    T *best;         /* maximum of each column, between columns of padding */
+    INDEX *rows;     /* row of the maximum; INDEX_MOST in padding */
+    int32_t *starts; /* first column of each result's window */
 } S(columns);
 
 /** Computes a line of the result, whose first element is at `to`, one window per lane. */
@@ -180,7 +180,7 @@ VEC_FN void S(line_of_windows)(ts_dtype kind, const pool_job *job, const S(colum
         V most = F(zero)(), row = most, tap = most;
         for (int64_t k = 0; k < taps; k++) {
             const T *best = c->best + k * apart;
-            const T *rows = (const T *)c->rows + k * apart; /* the bits of indices */
+            const T *rows = (const T *)c->rows + k * apart; /* indices, loaded as bits of T */
             V x = stride == 1 ? F(load)(best + j) : S(lookup)(best, c->starts + j),
               r = stride == 1 ? F(load)(rows + j) : S(lookup)(rows, c->starts + j);
             VM m = k ? S(column_replaces)(x, r, most, row) : M(first_n)(LANES);
@@ -189,18 +189,18 @@ VEC_FN void S(line_of_windows)(ts_dtype kind, const pool_job *job, const S(colum
             tap = F(select)(m, S(index_vector)(k), tap);
         }
         S(set)(kind, job->y, to + j, most, n - j);
-        if (!job->places && !job->taps)
+        if (!job->indices && !job->taps)
             continue;
         INDEX row_lanes[LANES], tap_lanes[LANES];
         memcpy(row_lanes, &row, sizeof row);
         memcpy(tap_lanes, &tap, sizeof tap);
         for (int64_t i = 0; i < LANES && j + i < n; i++) {
             int64_t column = (stride == 1 ? j + i : c->starts[j + i]) + tap_lanes[i] * apart - pad;
-            /* a window without columns has the index of the first column's maximum */
+            /* a window without columns stores the row of the line's first column */
             bool none = row_lanes[i] == INDEX_MOST;
-            keep_maximum(job, to + j + i, d, h,
-                         none ? c->rows[pad + (j + i) % job->channels] : row_lanes[i],
-                         none ? 0 : column / job->channels, none ? 0 : tap_lanes[i]);
+            store_maximum(job, to + j + i, d, h,
+                          none ? c->rows[pad + (j + i) % job->channels] : row_lanes[i],
+                          none ? 0 : column / job->channels, none ? 0 : tap_lanes[i]);
         }
     }
 }
@@ -212,7 +212,7 @@ VEC_FN void S(line_by_window)(ts_dtype kind, const pool_job *job, const S(column
     const ts_axis *a = &job->axis[2];
     int64_t channels = job->channels, pad = padding_of(a) * channels;
     for (int64_t o = 0; o < a->out; o++) {
-        S(found) y[LANES];
+        S(maximum) y[LANES];
         window w = window_of(a, o);
         if (w.step == 1 && w.count >= LANES)
             S(largest_of_many)(c->best + pad, c->rows + pad, w, channels, y);
@@ -221,14 +221,14 @@ VEC_FN void S(line_by_window)(ts_dtype kind, const pool_job *job, const S(column
                 y[i] = S(largest_of_few)(c->best + pad + i, c->rows + pad + i, w, channels);
             T value = w.count ? y[i].value : -(T)INFINITY;
             S(set)(kind, job->y, to, F(set1)(value), 1);
-            keep_maximum(job, to, d, h, y[i].row, y[i].column,
-                         w.skipped + (y[i].column - w.first) / w.step);
+            store_maximum(job, to, d, h, y[i].row, y[i].column,
+                          w.skipped + (y[i].column - w.first) / w.step);
         }
     }
 }
 
-/** Computes channels c to c + left - 1, at most a vector, of one pixel of the result. to: index of
- * the first in the result. */
+/** Computes channels c to c + left - 1 (at most LANES) of one pixel of the result. to: index of
+ * channel c in the result. */
 VEC_FN void S(largest_of_pixel)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
                                 window h, window w, int64_t c, int64_t left, int64_t to)
 {
@@ -240,27 +240,27 @@ VEC_FN void S(largest_of_pixel)(ts_dtype kind, const pool_job *job, int64_t plan
     for (int64_t i = 0; i < d.count; i++)
         for (int64_t j = 0; j < h.count; j++)
             for (int64_t k = 0; k < w.count; k++) {
-                int64_t place = ((d.first + i * d.step) * a[1].in + h.first + j * h.step) *
+                int64_t index = ((d.first + i * d.step) * a[1].in + h.first + j * h.step) *
                                     a[2].in + w.first + k * w.step,
-                        from = (plane * a[0].in * a[1].in * a[2].in + place) * job->channels + c;
+                        from = (plane * a[0].in * a[1].in * a[2].in + index) * job->channels + c;
                 V x = S(get)(kind, job->x, from, left);
                 VM m = S(replaces)(x, most);
                 most = F(select)(m, x, most);
-                at = F(select)(m, S(index_vector)(taps ? tap_of(a, d, h, w, i, j, k) : place), at);
+                at = F(select)(m, S(index_vector)(taps ? tap_of(a, d, h, w, i, j, k) : index), at);
             }
     S(set)(kind, job->y, to, most, left);
-    if (!job->places && !taps)
+    if (!job->indices && !taps)
         return;
-    INDEX places[LANES];
-    memcpy(places, &at, sizeof at);
+    INDEX indices[LANES];
+    memcpy(indices, &at, sizeof at);
     for (int k = 0; k < LANES && k < left; k++)
         if (taps)
-            job->taps[to + k] = (uint8_t)places[k];
+            job->taps[to + k] = (uint8_t)indices[k];
         else
-            job->places[to + k] = places[k];
+            job->indices[to + k] = indices[k];
 }
 
-/** Fills columns from..to - 1 with padding. */
+/** Fills columns `from` to `to` - 1 with padding. */
 VEC_FN void S(pad_columns)(const S(columns) *c, int64_t from, int64_t to)
 {
     for (int64_t i = from; i < to; i++) {
@@ -269,8 +269,8 @@ VEC_FN void S(pad_columns)(const S(columns) *c, int64_t from, int64_t to)
     }
 }
 
-/** Computes rows begin to end - 1 of the result. A row is a line along the last spatial dim; rows
- * are numbered by plane, then depth, then height. */
+/** Computes lines begin to end - 1 of the result, which are numbered by plane, then depth, then
+ * height. */
 VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int64_t end)
 {
     const ts_axis *a = job->axis;
@@ -309,8 +309,8 @@ VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int6
 }
 
 /** to (columns, to_row) = from (rows, from_row) transposed. */
-VEC_FN void S(turn)(T *to, int64_t to_row, const T *from, int64_t from_row, int64_t rows,
-                    int64_t columns)
+VEC_FN void S(transpose)(T *to, int64_t to_row, const T *from, int64_t from_row, int64_t rows,
+                         int64_t columns)
 {
 #if TS_REAL == 32
     vf_transpose_matrix(to, to_row, from, from_row, rows, columns);
@@ -321,20 +321,20 @@ VEC_FN void S(turn)(T *to, int64_t to_row, const T *from, int64_t from_row, int6
 #endif
 }
 
-/** Computes small planes with short lines: a task is LANES planes, which become the channels of an
- * image in scratch memory. */
+/** Computes small planes with short lines. A task is LANES planes, which are transposed to the
+ * channels of one image in scratch memory. */
 VEC_FN void S(pool_planes)(ts_dtype kind, const pool_job *job, int64_t begin, int64_t end)
 {
     const ts_axis *a = job->axis;
     int64_t size = job->size, out = job->out;
     bool halves = kind != TS_F32 && kind != TS_F64;
     T *x = ts_slot(job->slots), *y = x + size * LANES, *wide = y + out * LANES;
-    int64_t *places = (int64_t *)(void *)(wide + ts_max64(size, out) * LANES);
+    int64_t *indices = (int64_t *)(void *)(wide + ts_max64(size, out) * LANES);
     pool_job inner = *job;
     inner.x = x;
     inner.y = y;
-    inner.places = job->places ? places : NULL;
-    inner.taps = job->taps ? (uint8_t *)places : NULL;
+    inner.indices = job->indices ? indices : NULL;
+    inner.taps = job->taps ? (uint8_t *)indices : NULL;
     inner.planes = 1;
     inner.channels = LANES;
     memset(x, 0, (size_t)(size * LANES) * sizeof(T));
@@ -344,7 +344,7 @@ VEC_FN void S(pool_planes)(ts_dtype kind, const pool_job *job, int64_t begin, in
         for (int64_t i = 0; halves && i < some * size; i += LANES)
             S(store_some)(wide + i, S(get)(kind, job->x, plane * size + i, some * size - i),
                           some * size - i);
-        S(turn)(x, LANES, from, size, some, size);
+        S(transpose)(x, LANES, from, size, some, size);
         for (int64_t i = 0; i < a[0].out; i++)
             for (int64_t j = 0; j < a[1].out; j++)
                 for (int64_t k = 0; k < a[2].out; k++, o++)
@@ -352,23 +352,23 @@ VEC_FN void S(pool_planes)(ts_dtype kind, const pool_job *job, int64_t begin, in
                                         window_of(&a[0], i), window_of(&a[1], j),
                                         window_of(&a[2], k), 0, LANES, o * LANES);
         T *to = halves ? wide : (T *)job->y + plane * out;
-        S(turn)(to, out, y, LANES, out, some);
+        S(transpose)(to, out, y, LANES, out, some);
         for (int64_t i = 0; halves && i < some * out; i += LANES)
             S(set)(kind, job->y, plane * out + i, F(load)(wide + i), some * out - i);
         for (int64_t p = 0; p < some; p++)
             for (int64_t i = 0; i < out; i++) {
                 int64_t to = (plane + p) * out + i;
-                if (job->places)
-                    job->places[to] = inner.places[i * LANES + p];
+                if (job->indices)
+                    job->indices[to] = inner.indices[i * LANES + p];
                 if (job->taps)
                     job->taps[to] = inner.taps[i * LANES + p];
             }
     }
 }
 
-/** Adds `count` gradients from element `from` on to y, gradient i at places[i] * pitch + i * step.
- * Returns false if an index is not below `size`. */
-VEC_FN bool S(add_at)(ts_dtype kind, const void *grad, int64_t from, const int64_t *places,
+/** Adds gradients from + i, for i from 0 to count - 1, to y[indices[i] * pitch + i * step]. Skips
+ * indices outside [0, size), and returns false if there is one. */
+VEC_FN bool S(add_at)(ts_dtype kind, const void *grad, int64_t from, const int64_t *indices,
                       int64_t count, int64_t size, T *y, int64_t pitch, int64_t step)
 {
     bool inside = true;
@@ -380,9 +380,9 @@ VEC_FN bool S(add_at)(ts_dtype kind, const void *grad, int64_t from, const int64
             g = lanes;
         }
         for (int64_t k = 0; k < ts_min64(LANES, count - i); k++) {
-            int64_t place = places[i + k];
-            if ((uint64_t)place < (uint64_t)size)
-                y[place * pitch + (i + k) * step] += g[k];
+            int64_t index = indices[i + k];
+            if ((uint64_t)index < (uint64_t)size)
+                y[index * pitch + (i + k) * step] += g[k];
             else
                 inside = false;
         }
@@ -390,9 +390,9 @@ VEC_FN bool S(add_at)(ts_dtype kind, const void *grad, int64_t from, const int64
     return inside;
 }
 
-/** Adds `count` gradients from element `from` on to y, gradient i at the index of tap i, times
- *  pitch, plus i * step. d, h and w are the window of all of them; w NULL: gradient i belongs to
- *  window i of the row. Returns false if a tap is outside of its window. */
+/** add_at() with the indices of taps from + i. d, h and w are the window of all taps; if w is NULL,
+ *  tap i belongs to window i of the line, and step is not used. Skips taps outside their windows,
+ *  and returns false if there is one. */
 VEC_FN bool S(add_at_taps)(ts_dtype kind, const pool_job *job, int64_t from, int64_t count,
                            window d, window h, const window *w, T *y, int64_t pitch, int64_t step)
 {
@@ -402,11 +402,11 @@ VEC_FN bool S(add_at_taps)(ts_dtype kind, const pool_job *job, int64_t from, int
         F(store)(lanes, S(get)(kind, job->x, from + i, count - i));
         for (int64_t k = 0; k < ts_min64(LANES, count - i); k++) {
             window own = w ? *w : window_of(&job->axis[2], i + k);
-            int64_t place = index_of(job->axis, d, h, own, job->taps[from + i + k]);
+            int64_t index = index_of(job->axis, d, h, own, job->taps[from + i + k]);
             if (!d.count || !h.count || !own.count)
                 continue; /* no element of the image */
-            if (place >= 0)
-                y[place * pitch + (w ? i + k : 0) * step] += lanes[k];
+            if (index >= 0)
+                y[index * pitch + (w ? i + k : 0) * step] += lanes[k];
             else
                 inside = false;
         }
@@ -414,14 +414,14 @@ VEC_FN bool S(add_at_taps)(ts_dtype kind, const pool_job *job, int64_t from, int
     return inside;
 }
 
-/** Adds `count` gradients from element `from` on: those of contiguous planes with `out` gradients
- * and `size` elements each (channels 1), or those of a plane whose channels are innermost. Returns
- * false if an index is not below `size`. */
-VEC_FN bool S(add_planes)(ts_dtype kind, const void *grad, int64_t from, const int64_t *places,
+/** Adds gradients `from` to from + count - 1 to y. With channels = 1 they belong to consecutive
+ * planes, with `out` gradients and `size` elements each; else to one plane, with channels
+ * innermost. Skips indices outside [0, size), and returns false if there is one. */
+VEC_FN bool S(add_planes)(ts_dtype kind, const void *grad, int64_t from, const int64_t *indices,
                           int64_t count, int64_t out, int64_t channels, int64_t size, T *y)
 {
     bool inside = true;
-    int64_t base = 0, turn = channels == 1 ? out : channels, at = 0;
+    int64_t base = 0, period = channels == 1 ? out : channels, at = 0;
     for (int64_t i = 0; i < count; i += LANES) {
         T lanes[LANES];
         const T *g = (const T *)grad + from + i;
@@ -430,14 +430,14 @@ VEC_FN bool S(add_planes)(ts_dtype kind, const void *grad, int64_t from, const i
             g = lanes;
         }
         for (int64_t k = 0; k < ts_min64(LANES, count - i); k++) {
-            int64_t place = places[i + k];
-            if ((uint64_t)place < (uint64_t)size)
-                y[place * channels + base] += g[k];
+            int64_t index = indices[i + k];
+            if ((uint64_t)index < (uint64_t)size)
+                y[index * channels + base] += g[k];
             else
                 inside = false;
-            bool turned = ++at == turn;
-            at = turned ? 0 : at;
-            base = channels > 1 ? at : turned ? base + size : base;
+            bool wraps = ++at == period;
+            at = wraps ? 0 : at;
+            base = channels > 1 ? at : wraps ? base + size : base;
         }
     }
     return inside;
@@ -463,9 +463,8 @@ VEC_FN bool S(add_plane)(ts_dtype kind, const pool_job *job, int64_t from, int64
     return inside;
 }
 
-/** Writes `run` elements of the tensor to which gradients are added, from element `from` on, to y;
- *  zeros without such a tensor. */
-VEC_FN void S(begin_run)(ts_dtype kind, const pool_job *job, int64_t from, int64_t run, T *y)
+/** Writes elements `from` to from + run - 1 of job->added to y; zeros if job->added is NULL. */
+VEC_FN void S(start_run)(ts_dtype kind, const pool_job *job, int64_t from, int64_t run, T *y)
 {
     if (!job->added)
         memset(y, 0, (size_t)run * sizeof *y);
@@ -478,30 +477,31 @@ VEC_FN void S(begin_run)(ts_dtype kind, const pool_job *job, int64_t from, int64
     }
 }
 
-/** Clears a plane of halves and stores the sums of its few gradients. sums: all 0 before and after;
- * receives the sums in f32. */
+/** Computes a plane of bf16 or f16 that has few gradients: clears it and stores the sums. sums: an
+ * f32 buffer for the plane, all 0 before and after. Returns false if an index is outside the plane;
+ * `sums` is then not cleared. */
 VEC_FN bool S(store_sparse)(ts_dtype kind, const pool_job *job, int64_t plane, T *sums)
 {
     int64_t size = job->size, count = job->out;
-    const int64_t *places = job->places + plane * count;
-    bool inside = S(add_at)(kind, job->x, plane * count, places, count, size, sums, 1, 0);
+    const int64_t *indices = job->indices + plane * count;
+    bool inside = S(add_at)(kind, job->x, plane * count, indices, count, size, sums, 1, 0);
     memset((uint16_t *)job->y + plane * size, 0, (size_t)size * sizeof(uint16_t));
     for (int64_t i = 0; inside && i < count; i++)
-        if (sums[places[i]] != 0) { /* else stored before, or 0 */
-            S(set)(kind, job->y, plane * size + places[i], F(set1)(sums[places[i]]), 1);
-            sums[places[i]] = 0;
+        if (sums[indices[i]] != 0) { /* 0 if it is stored already */
+            S(set)(kind, job->y, plane * size + indices[i], F(set1)(sums[indices[i]]), 1);
+            sums[indices[i]] = 0;
         }
     return inside;
 }
 
-/** Begins the result with begin_run() and adds each gradient at its index or tap; halves are added
- * in f32. A task is a plane, or CHANNELS channels of a sample. Sets job->outside if an index is
- * outside its plane, or a tap outside its window. */
+/** Initializes the result with start_run() and adds each gradient at its index or tap; bf16 and f16
+ * are added in f32. A task is a plane, or CHANNELS channels of a sample. Sets job->outside if an
+ * index is outside its plane, or a tap outside its window. */
 VEC_FN void S(scatter_planes)(ts_dtype kind, pool_job *job, int64_t begin, int64_t end)
 {
     bool inside = true, halves = kind != TS_F32 && kind != TS_F64;
     int64_t n = job->channels, blocks = ts_ceil_div(n, CHANNELS), size = job->size, out = job->out;
-    bool sparse = halves && n == 1 && job->places && !job->added && out * SPARSE <= size;
+    bool sparse = halves && n == 1 && job->indices && !job->added && out * SPARSE <= size;
     T *scratch = ts_slot(job->slots);
     if (sparse)
         memset(scratch, 0, (size_t)size * sizeof *scratch);
@@ -519,19 +519,19 @@ VEC_FN void S(scatter_planes)(ts_dtype kind, pool_job *job, int64_t begin, int64
         int64_t runs = some == n ? 1 : size, run = some == n ? many * size * n : some,
                 from = plane * out * n + c;
         for (int64_t i = 0; i < runs; i++)
-            S(begin_run)(kind, job, at + i * n, run, y + i * (halves ? run : n));
+            S(start_run)(kind, job, at + i * n, run, y + i * (halves ? run : n));
         if (job->taps)
             for (int64_t p = 0; p < many; p++)
                 inside &= S(add_plane)(kind, job, from + p * out * n, some,
                                        y + (n == 1 ? p * size : 0), pitch);
         else if (many > 1 || (n > 1 && n < FEW_CHANNELS))
-            inside &= S(add_planes)(kind, job->x, from, job->places + from, many * out * n, out, n,
+            inside &= S(add_planes)(kind, job->x, from, job->indices + from, many * out * n, out, n,
                                     size, y);
         else if (n == 1)
-            inside &= S(add_at)(kind, job->x, from, job->places + from, out, size, y, 1, 0);
+            inside &= S(add_at)(kind, job->x, from, job->indices + from, out, size, y, 1, 0);
         else
             for (int64_t o = 0; o < out; o++)
-                inside &= S(add_at)(kind, job->x, from + o * n, job->places + from + o * n, some,
+                inside &= S(add_at)(kind, job->x, from + o * n, job->indices + from + o * n, some,
                                     size, y, pitch, 1);
         for (int64_t i = 0; halves && i < runs; i++)
             for (int64_t k = 0; k < run; k += LANES)

@@ -17,18 +17,19 @@ VEC_FN uint64_t word64(const uint32_t *w, int64_t i)
     return ts_philox_join(w[2 * i], w[2 * i + 1]);
 }
 
-/** A call, which converts the random words of each group to elements by `fill`. */
+/** A call: `fill` converts the random words of each group to elements. */
 typedef struct draw {
     ts_rng_state rng;
     int64_t numel, share; /* elements in total, and per group */
-    char *out;
-    const char *in;
+    char *out;           /* contiguous */
+    const char *in;      /* bernoulli: probabilities; dropout: argument; contiguous */
     double a, b;         /* uniform: low, high; normal: mean, std; bernoulli: a = p; dropout: b =
                             factor of kept elements */
     int64_t low;         /* randint: low, and high - low */
     uint64_t range;
     uint32_t threshold;  /* bernoulli, dropout: p in units of 2^-24 */
-    ts_dtype half;       /* dtype, for uniform and dropout */
+    ts_dtype half;       /* dtype of out, for uniform and dropout */
+    /** Computes elements first to first + n - 1 from w, the words of their group. */
     void (*fill)(const struct draw *d, const uint32_t *w, int64_t first, int64_t n);
 } draw;
 
@@ -42,6 +43,7 @@ static void fill_groups(void *ctx, int64_t begin, int64_t end)
     }
 }
 
+/** Runs a draw on the thread pool. wide: an element uses 64-bit words, else 32-bit words. */
 static ts_status run(draw *d, bool wide, int cost)
 {
     d->share = wide ? PHILOX_WORDS / 2 : PHILOX_WORDS;
@@ -93,7 +95,8 @@ static float half_below(double x, ts_dtype dtype)
     return half_to_f32((uint16_t)(y > 0 ? bits - 1 : y < 0 ? bits + 1 : 0x8001), dtype);
 }
 
-/** Draws in f32 and rounds to the half dtype. Clamps below the upper end, which is exclusive. */
+/** Draws in f32 and rounds to the half dtype. Results are clamped to the largest number below the
+ * upper end, which is exclusive. */
 static void uniform_half(const draw *d, const uint32_t *w, int64_t first, int64_t n)
 {
     float x[PHILOX_WORDS] __attribute__((aligned(64)));
@@ -119,7 +122,7 @@ static ts_status uniform(ts_frame *f)
 
 /* ------------------------------------------------------------------------------ normal ---- */
 
-/* Even lanes of a, then odd lanes of b; and lanes of the halves of a in turn. */
+/* Shuffles: the even lanes of a, then the odd lanes of b; interleaved lanes of the halves of a. */
 #define EVEN_ODD_LANE(i, half) ((i) < (half) ? 2 * (i) : 2 * (i) + 1)
 #define HALVES_LANE(i, half) ((i) / 2 + (i) % 2 * (half))
 
@@ -340,7 +343,8 @@ static void dropout_half(const draw *d, const uint32_t *w, int64_t first, int64_
     rows_narrow(d->out + first * 2, x, d->half, n);
 }
 
-/** Scales and drops the elements of `to`, a contiguous tensor, or of `from` into it. */
+/** Applies dropout to the elements at `from`, which may be to->data, and stores them in the
+ * contiguous tensor `to`. */
 static ts_status drop_packed(ts_frame *f, ts_rng_state rng, const char *from, const ts_tensor *to)
 {
     double p = f->args[1].d;
@@ -351,7 +355,8 @@ static ts_status drop_packed(ts_frame *f, ts_rng_state rng, const char *from, co
     return run(&d, false, 2);
 }
 
-/** Elements of other strides are copied to the result first, or to a contiguous tensor. */
+/** Applies dropout. A non-contiguous argument is first copied to the result, or to a temporary if
+ * the result is not contiguous either. */
 static ts_status drop(ts_frame *f, ts_rng_state rng)
 {
     const ts_tensor *x = f->args[0].t;
@@ -416,7 +421,8 @@ static ts_status check_weights(ts_frame *f, const ts_tensor *p, bool replacement
     return TS_OK;
 }
 
-/** Numbers in [0, 1) of the call's elements, drawn in groups. group: that of w, or -1. */
+/** Random numbers in [0, 1), one per element of the call. w: the words of group `group`; -1: none
+ * yet. */
 typedef struct uniforms {
     ts_rng_state rng;
     int64_t group;
@@ -446,7 +452,7 @@ static void with_replacement(const ts_frame *f, const ts_tensor *p, int64_t row,
         cumulated[c] = sum;
         last = x > 0 ? c : last;
     }
-    for (int64_t s = 0; s < draws; s++) { /* the first category whose sum exceeds this */
+    for (int64_t s = 0; s < draws; s++) { /* finds the first category whose sum exceeds `goal` */
         double goal = uniform_at(u, row * draws + s) * sum;
         int64_t first = 0;
         for (int64_t n = last; n > 0;) { /* without branches, which random numbers mispredict */
@@ -459,11 +465,13 @@ static void with_replacement(const ts_frame *f, const ts_tensor *p, int64_t row,
     }
 }
 
+/** An element of the heap of without_replacement(). */
 typedef struct arrival {
     double time;
     int64_t category;
 } arrival;
 
+/** Restores the order of a min-heap of n arrivals below index `at`. */
 static void sift(arrival *heap, int64_t n, int64_t at)
 {
     arrival moved = heap[at];
@@ -486,7 +494,7 @@ static void without_replacement(const ts_frame *f, const ts_tensor *p, int64_t r
     int64_t categories = f->plan->count, n = 0;
     for (int64_t c = 0; c < categories; c++) {
         double x = weight(p, row * categories + c);
-        if (x > 0) /* 1 - the number is in (0, 1] */
+        if (x > 0) /* 1 - uniform_at() is in (0, 1], so the logarithm is finite */
             heap[n++] = (arrival){-log1p(-uniform_at(u, row * categories + c)) / x, c};
     }
     for (int64_t i = n / 2; i-- > 0;)

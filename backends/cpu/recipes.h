@@ -1,8 +1,8 @@
 /**
  * @file recipes.h
  * Recipes (dispatch/recipe.h) of the functions in vmath.h, vmath_d.h and vmath_real.h. Each text
- * has the operations, order and constants of the function whose name it has. T in RECIPE_EXP(T) is
- * F for f32 or D for f64; RECIPE_BOTH(NAME) gives both texts of a function.
+ * has the operations, order and constants of the function of the same name. T in RECIPE_EXP(T) is F
+ * for f32 or D for f64; RECIPE_BOTH(NAME) defines both texts of a function.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_RECIPES_H
@@ -12,7 +12,8 @@
 
 /* ------------------------------------------------------------------------ exponentials ---- */
 
-/* Names in these texts: x the argument of an exponential, q the exponent n, r the rest. */
+/* Names in these texts: x is the argument of an exponential, q the exponent n, r the reduced
+ * argument x - n ln 2. */
 #define RECIPE_LOG2E "0x1.71547652b82fep+0"
 /* exp_reduce() of x and q */
 #define RECIPE_REDUCE_F "q -0x1.7f7d1cp-20 q -0x1.62e4p-1 x fma fma "
@@ -41,7 +42,7 @@
     "r 1.0178051941929791e-07 fma r 1.3215486594914396e-06 fma r 1.5252733854318436e-05 fma " \
     "r 0.0001540353039364072 fma r 0.0013333558146392691 fma r 0.0096181291076283294 fma "   \
     "r 0.055504108664821687 fma r 0.24022650695910072 fma r 0.69314718055994529 fma "
-/* power() of the last value; 0x1.8p52 + 1023 */
+/* power() of the last value; the constant of f64 is 0x1.8p52 + 1023 */
 #define RECIPE_POWER_F "toint #7f iadd #17 shl "
 #define RECIPE_POWER_D "6755399441056767 add #34 shl "
 /* ldexp_fast() of the last value and q */
@@ -104,14 +105,14 @@
     "f -0.240674794 fma f 0.288694054 fma f -0.360669672 fma f 0.480896533 fma "             \
     "f -0.721347511 fma mul fma fma k add " RECIPE_LOG_LIMITS
 
-/* -------------------------------------------------------------------- sigmoid and kin ----- */
+/* ------------------------------------------------------------------ sigmoid and related --- */
 
-/* y: last value. e = exp(-|y|), for the two halves of a sigmoid */
-#define RECIPE_FALL(T) "abs neg " RECIPE_EXP_OF(T) "=e "
-#define RECIPE_SIGMOID(T) "a " RECIPE_FALL(T) "a 0 lt e 1 sel e 1 add div"
-#define RECIPE_SILU(T) "a " RECIPE_FALL(T) "-1000 a max a 0 lt e 1 sel mul e 1 add div"
+/* sets e = exp(-|y|) of the last value y: sigmoid(y) is 1 / (1 + e) or e / (1 + e) */
+#define RECIPE_EXP_NEG_ABS(T) "abs neg " RECIPE_EXP_OF(T) "=e "
+#define RECIPE_SIGMOID(T) "a " RECIPE_EXP_NEG_ABS(T) "a 0 lt e 1 sel e 1 add div"
+#define RECIPE_SILU(T) "a " RECIPE_EXP_NEG_ABS(T) "-1000 a max a 0 lt e 1 sel mul e 1 add div"
 #define RECIPE_SILU_BACKWARD(T)                                                              \
-    "b " RECIPE_FALL(T) "1 e 1 add div =i b 0 lt e 1 sel i mul =s "                          \
+    "b " RECIPE_EXP_NEG_ABS(T) "1 e 1 add div =i b 0 lt e 1 sel i mul =s "                   \
     "a -1000 1000 b min max e i mul i mul s fma mul"
 #define RECIPE_ELU(T) "a 0 gt a n1 a " RECIPE_EXPM1_OF(T) "mul sel"
 #define RECIPE_ELU_BACKWARD(T) "b 0 gt a a n2 mul b " RECIPE_EXP_OF(T) "mul sel"
@@ -123,11 +124,11 @@
 #define RECIPE_NORMAL_END_F "15 "
 #define RECIPE_NORMAL_END_D "40 "
 #define RECIPE_GELU_TANH(T)                                                                  \
-    "a a a mul " RECIPE_GELU_3 RECIPE_GELU_1 "fma mul " RECIPE_FALL(T) "-" RECIPE_NORMAL_END_##T \
-    "a max a 0 lt e 1 sel mul e 1 add div"
+    "a a a mul " RECIPE_GELU_3 RECIPE_GELU_1 "fma mul " RECIPE_EXP_NEG_ABS(T)                \
+    "-" RECIPE_NORMAL_END_##T "a max a 0 lt e 1 sel mul e 1 add div"
 #define RECIPE_GELU_TANH_BACKWARD(T)                                                         \
     "-" RECIPE_NORMAL_END_##T RECIPE_NORMAL_END_##T "b min max =k k k mul =z "               \
-    "k z " RECIPE_GELU_3 RECIPE_GELU_1 "fma mul " RECIPE_FALL(T)                             \
+    "k z " RECIPE_GELU_3 RECIPE_GELU_1 "fma mul " RECIPE_EXP_NEG_ABS(T)                      \
     "1 e 1 add div =i k 0 lt e 1 sel i mul =s "                                              \
     "k z " RECIPE_GELU_3 "3 mul " RECIPE_GELU_1 "fma mul =w a e i mul i mul w s fma mul"
 /* normal_cdf() of v, for f32: bell to h, the tail to w */

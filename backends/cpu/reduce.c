@@ -7,9 +7,9 @@
  * for any number of threads, and the error of a sum grows with the depth of the chain of passes.
  *
  *   inner pass   the elements of a result form runs; vectors run along the elements
- *   outer pass   adjacent results are contiguous (column sums); vectors run across results; a few
- *                columns of several parts are copied side by side first
- *   turned pass  results of few elements: a tile is transposed into columns of an outer pass
+ *   outer pass   adjacent results are contiguous (column sums); vectors run across results; narrow
+ *                parts are first copied side by side
+ *   transposed   results of few elements: a tile is transposed into columns of an outer pass
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/reduction.h"
@@ -18,15 +18,16 @@
 
 enum {
     ROW_BLOCK = 64,   /* rows of a part in an outer pass */
-    FEW = 7,          /* most columns of parts that an outer pass copies side by side */
+    FEW = 7,          /* most columns of a narrow part in an outer pass */
     ROW_LEVELS = 4,   /* levels of the cascade; a part has at most 10 leaves of 8, 4, 2 or 1 rows */
     TILE = 448,       /* columns of a task in an outer pass: their cascade is 14 KiB of f64 */
     NARROW = 128,     /* columns of halves that are widened at a time */
-    TURNED = 1024,    /* elements of a tile in a turned pass */
-    NARROW_TURNED = 16, /* most adjacent results that a turned pass gathers */
+    TRANSPOSED = 1024, /* elements of a tile in a transposed pass */
+    NARROW_TRANSPOSED = 16, /* most adjacent results that a transposed pass gathers */
     SHORT_RUN = 16    /* most elements of runs that an inner pass gathers together */
 };
 
+/** The last step of a reduction, applied to each result y. */
 typedef enum finish {
     FINISH_NONE,
     FINISH_DIVIDE,      /* divide by the length */
@@ -36,11 +37,11 @@ typedef enum finish {
     FINISH_FINITE       /* infinities become 0, so that logsumexp can subtract the value */
 } finish;
 
-/** A turned pass, and the outer pass that folds its columns. */
-typedef struct turned_job {
+/** A transposed pass, and the body of the outer pass that folds its columns. */
+typedef struct transposed_job {
     const reduction *r;
     ts_parallel_body outer;
-} turned_job;
+} transposed_job;
 
 #define TS_REAL 32
 #include "backends/cpu/reduce_real.h"
@@ -51,10 +52,10 @@ typedef struct turned_job {
 
 /* ---------------------------------------------------------------------- passes ------------ */
 
-/** Divides a pass into parts, from the shape alone. */
+/** Divides a pass into parts, which depend on the shape alone. */
 static void plan_parts(reduction *r)
 {
-    r->turned = 0;
+    r->transposed = 0;
     if (r->width) {
         r->parts = ts_ceil_div(r->length, ROW_BLOCK);
         r->tiles = ts_ceil_div(r->width, TILE);
@@ -62,7 +63,7 @@ static void plan_parts(reduction *r)
     }
     if (r->length <= TS_SHORT_ROW && r->results >= TS_FEW_ROWS) {
         r->parts = 1;
-        r->turned = ts_min64(TILE, TURNED / r->length);
+        r->transposed = ts_min64(TILE, TRANSPOSED / r->length);
         return;
     }
     r->all_runs = r->length / r->sizes[0];
@@ -71,10 +72,10 @@ static void plan_parts(reduction *r)
     r->parts = r->pieces > 1 ? r->pieces * r->all_runs : ts_ceil_div(r->all_runs, r->runs);
 }
 
-/** Makes a pass of few columns a turned pass, if each result is the fold of few rows. */
-static void turn_narrow(reduction *r, int64_t item)
+/** Makes a pass of few columns a transposed pass, if each result is the fold of few rows. */
+static void transpose_narrow(reduction *r, int64_t item)
 {
-    if (!r->width || r->width > NARROW_TURNED || r->length > TS_SHORT_ROW || r->results < 8)
+    if (!r->width || r->width > NARROW_TRANSPOSED || r->length > TS_SHORT_ROW || r->results < 8)
         return;
     memmove(r->kept_sizes + 1, r->kept_sizes, sizeof(int64_t) * (size_t)r->kept);
     memmove(r->kept_steps + 1, r->kept_steps, sizeof(int64_t) * (size_t)r->kept);
@@ -105,16 +106,17 @@ static bool has_short_halves(const reduction *r)
            r->sizes[0] <= TERMS;
 }
 
+/** Runs a pass on the thread pool: folds r->x into r->out. wide: f64, else f32. */
 static void run_pass(reduction *r, fold how, bool wide)
 {
     const ts_parallel_body *body = (wide ? bodies_f64 : bodies_f32)[how];
     int cost = how == FOLD_EXP ? wide ? 32 : 4 : 1;
     int64_t tasks = r->results * r->parts, work;
-    if (r->turned) {
-        turned_job job = {r, body[1]};
-        ts_parallel_for(ts_ceil_div(r->results, r->turned),
-                        TS_CPU_GRAIN(cost + 2) / (r->turned * r->length) + 1,
-                        wide ? turned_tasks_f64 : turned_tasks_f32, &job);
+    if (r->transposed) {
+        transposed_job job = {r, body[1]};
+        ts_parallel_for(ts_ceil_div(r->results, r->transposed),
+                        TS_CPU_GRAIN(cost + 2) / (r->transposed * r->length) + 1,
+                        wide ? transposed_tasks_f64 : transposed_tasks_f32, &job);
         return;
     }
     if (r->width) {
@@ -128,14 +130,14 @@ static void run_pass(reduction *r, fold how, bool wide)
                     halves ? halves_bodies[how] : body[r->width != 0], r);
 }
 
-/** Later passes fold the mapped values of the first pass. */
+/** The fold of the later passes, which fold results of the first pass. */
 static fold fold_of_parts(fold how)
 {
     return how == FOLD_ABSMAX ? FOLD_MAX : how >= FOLD_SQUARES ? FOLD_SUM : how;
 }
 
-/** Folds the parts of a pass to its results, in further passes. from: the parts; to: room for the
- *  parts of the next pass. */
+/** Folds the parts of a pass to its results, in further passes. from: the parts; to: a buffer for
+ *  the parts of the next pass. */
 static void join_parts(reduction *r, fold how, bool wide, char *from, char *to, void *results)
 {
     do {
@@ -152,6 +154,7 @@ static void join_parts(reduction *r, fold how, bool wide, char *from, char *to, 
 /**
  * Folds t over the dims of mask into results, contiguous in the order of the kept dims.
  * @param params  one value per result for FOLD_DISTANCES, FOLD_DEVIATIONS and FOLD_EXP; else NULL
+ * @return TS_ERR_MEMORY if scratch cannot be allocated
  */
 static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold how,
                              const void *params, void *results)
@@ -160,7 +163,7 @@ static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold
     int64_t item = wide ? 8 : 4;
     reduction r;
     plan_first(&r, t, mask);
-    turn_narrow(&r, ts_dtype_sizes[t->dtype]);
+    transpose_narrow(&r, ts_dtype_sizes[t->dtype]);
     plan_parts(&r);
     r.x = t->data;
     r.params = params;
@@ -184,6 +187,7 @@ static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold
     return TS_OK;
 }
 
+/** Applies the last step to n results, in place; see finish() in reduce_real.h. */
 static void finish_results(const ts_tensor *t, finish how, void *results, const void *params,
                            int64_t n, double length)
 {
@@ -193,7 +197,7 @@ static void finish_results(const ts_tensor *t, finish how, void *results, const 
 
 /* ---------------------------------------------------------------------- kernels ----------- */
 
-/** Results of reductions over no elements. */
+/** Fills the results of a reduction over no elements, as in PyTorch. */
 static void fill_empty(ts_tensor *out, fold how, finish last)
 {
     double value = last == FINISH_DIVIDE || last == FINISH_DIVIDE_ROOT ? NAN
@@ -236,7 +240,8 @@ static bool is_empty(ts_frame *f, fold how, finish last, ts_status *status)
     return true;
 }
 
-/** Computes the share f->plan->share of a reduction of all elements, in f32 or f64. */
+/** Computes the share f->plan->share of a reduction of all elements, in f32 or f64: with
+ *  share->data its parts, else the result from all parts. */
 static ts_status reduce_pieces(ts_frame *f, fold how, finish last)
 {
     const ts_fold_share *share = f->plan->share;
@@ -329,8 +334,8 @@ static ts_status all_or_any(ts_frame *f, bool all)
 static ts_status all(ts_frame *f) { return all_or_any(f, true); }
 static ts_status any(ts_frame *f) { return all_or_any(f, false); }
 
-/** Folds the deviations into y again for results whose mean was not accurate enough. distances has
- * room for one number per mean. */
+/** If the mean of a result is not accurate enough, corrects the means and folds the deviations into
+ * y again. distances: scratch for one number per mean. */
 static ts_status deviate_again(ts_frame *f, void *means, void *distances, void *y)
 {
     const ts_tensor *t = f->args[0].t;
@@ -378,8 +383,8 @@ static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold secon
     return status;
 }
 
-/** Divisor of a variance: elements less the correction, at least 0 as in PyTorch. */
-static double degrees(const ts_frame *f)
+/** Divisor of a variance: number of elements minus the correction, at least 0 as in PyTorch. */
+static double degrees_of_freedom(const ts_frame *f)
 {
     int64_t results = f->rets[0].t->numel;
     double n = results ? (double)(f->args[0].t->numel / results) - f->args[3].d : 0;
@@ -387,12 +392,13 @@ static double degrees(const ts_frame *f)
 }
 static ts_status var(ts_frame *f)
 {
-    return reduce_twice(f, FOLD_SUM, FINISH_DIVIDE, FOLD_DEVIATIONS, FINISH_DIVIDE, degrees(f));
+    return reduce_twice(f, FOLD_SUM, FINISH_DIVIDE, FOLD_DEVIATIONS, FINISH_DIVIDE,
+                        degrees_of_freedom(f));
 }
 static ts_status std(ts_frame *f)
 {
     return reduce_twice(f, FOLD_SUM, FINISH_DIVIDE, FOLD_DEVIATIONS, FINISH_DIVIDE_ROOT,
-                        degrees(f));
+                        degrees_of_freedom(f));
 }
 static ts_status logsumexp(ts_frame *f)
 {

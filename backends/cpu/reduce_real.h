@@ -31,11 +31,11 @@ VEC_FN void S(gather_runs)(const reduction *r, T *to, const char *x, int64_t apa
 {
 #if TS_REAL == 32
     if (r->widen) {
-        uint16_t near[TERMS];
+        uint16_t buffer[TERMS];
         for (int64_t i = 0; i < runs; i++)
             for (int64_t k = 0; k < n; k++)
-                near[i * n + k] = *(const uint16_t *)(x + i * apart + k * step);
-        rows_widen(to, near, r->half, runs * n);
+                buffer[i * n + k] = *(const uint16_t *)(x + i * apart + k * step);
+        rows_widen(to, buffer, r->half, runs * n);
         return;
     }
 #else
@@ -63,11 +63,11 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
 {
     walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin / r->parts);
     int64_t part = begin % r->parts, step = r->steps[0];
-    /* short runs are folded as one */
+    /* short runs are gathered and folded as one run */
     bool gather = r->widen || step != sizeof(T) ||
                   (r->all_runs > 1 && r->sizes[0] < S(LINE) * LEAF_LINES);
     bool lone = !gather && how != FOLD_EXP && r->parts == 1 && r->all_runs == 1;
-    T block[TERMS]; /* whole leaves, so that the leaves equal those of the part */
+    T block[TERMS]; /* a whole number of leaves, so that blocks do not change the order of a fold */
     for (int64_t task = begin; task < end; task++) {
         T p = r->params ? ((const T *)r->params)[task / r->parts] : 0;
         int64_t from = part % r->pieces * RUN_BLOCK, n = ts_min64(RUN_BLOCK, r->sizes[0] - from);
@@ -133,7 +133,7 @@ VEC_FN void S(column_vector)(fold how, const char *const *rows, int n, int64_t j
     S(store_some)(out + j, y, left);
 }
 
-/** Does column_vector() for all columns of a tile. */
+/** Calls column_vector() for all columns of a tile. */
 VEC_FN void S(column_leaf)(fold how, const char *const *rows, int n, int64_t columns,
                            const T *params, const T (*level)[TILE], unsigned carry, T *out)
 {
@@ -145,8 +145,9 @@ VEC_FN void S(column_leaf)(fold how, const char *const *rows, int n, int64_t col
         S(column_vector)(how, rows, n, j, columns - j, params, level, carry, out);
 }
 
-/** Folds n <= ROW_BLOCK rows of at most TILE columns into out, with a cascade per column. Rows of
- * halves have at most NARROW columns and are widened to f32 one leaf at a time. */
+/** Folds n <= ROW_BLOCK rows of at most TILE columns, starting at column `from`, into out, with a
+ * cascade per column. Rows of bf16 or f16 have at most NARROW columns and are widened one leaf at a
+ * time. */
 VEC_FN void S(fold_columns)(fold how, const reduction *r, const char *const *rows, int64_t from,
                             int64_t n, int64_t columns, const T *params, T *out)
 {
@@ -182,7 +183,7 @@ VEC_FN void S(fold_columns)(fold how, const reduction *r, const char *const *row
     }
 }
 
-enum { S(BESIDE) = 8192 / sizeof(T) }; /* elements of a block of parts side by side */
+enum { S(BESIDE) = 8192 / sizeof(T) }; /* most elements of parts that are copied side by side */
 
 /** Number of whole parts starting at task `begin` whose columns together fill a block; 1 if a
  * part has more than FEW columns, or if there are no more whole parts of the same results. */
@@ -219,7 +220,8 @@ VEC_FN void S(copy_rows)(const reduction *r, T *to, int64_t columns, const char 
 #undef ROWS
 }
 
-/** Copies the columns of n parts of `outer` side by side, and folds them with `body`. */
+/** Copies the columns of n parts of one outer result, starting with the part of `task`, side by
+ * side, and folds them with `body`. */
 static __attribute__((noinline)) void S(fold_beside)(const reduction *r, ts_parallel_body body,
                                                      int64_t task, int64_t n)
 {
@@ -251,7 +253,7 @@ static __attribute__((noinline)) void S(fold_beside)(const reduction *r, ts_para
 }
 
 /** Outer pass: task = (outer result * parts + part) * tiles + tile; a part is ROW_BLOCK rows. body:
- * this function for the same fold. */
+ * the parallel body that calls this function for the same fold. */
 VEC_FN void S(outer_tasks)(fold how, ts_parallel_body body, const reduction *r, int64_t begin,
                            int64_t end)
 {
@@ -282,16 +284,16 @@ VEC_FN void S(outer_tasks)(fold how, ts_parallel_body body, const reduction *r, 
     }
 }
 
-/** Turned pass: a task is a tile of results. Gathers element k of result j to row k, column j of a
- * block, then folds the columns. */
-static void S(turned_tasks)(void *ctx, int64_t begin, int64_t end)
+/** Transposed pass: a task is a tile of results. Gathers element k of result j to row k, column j
+ * of a block, then folds the columns. */
+static void S(transposed_tasks)(void *ctx, int64_t begin, int64_t end)
 {
-    const turned_job *job = ctx;
+    const transposed_job *job = ctx;
     const reduction *r = job->r;
-    T block[TURNED];
-    uint16_t halves[TURNED];
+    T block[TRANSPOSED];
+    uint16_t halves[TRANSPOSED];
     for (int64_t task = begin; task < end; task++) {
-        int64_t first = task * r->turned, width = ts_min64(r->turned, r->results - first);
+        int64_t first = task * r->transposed, width = ts_min64(r->transposed, r->results - first);
         walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, first);
         for (int64_t j = 0, n; j < width; j += n, walker_move(&kept, n)) {
             walker row = walker_at(r->reduced, r->sizes, r->steps, 0);
@@ -398,16 +400,16 @@ static void S(finish)(finish how, void *results, const void *params, int64_t n, 
 #undef EACH
 }
 
-/** Finds means whose rounding error matters because the squared deviations are small. Adds the mean
- * of the deviations (`distances` / length) to them, unless `distances` is NULL; the mean of equal
- * elements is then exact. Returns true if there are such means. */
+/** Finds means whose rounding error matters because the squared deviations are small. Unless
+ * `distances` (sums of deviations) is NULL, adds the mean of the deviations to these means; the
+ * mean of equal elements is then exact. Returns true if a mean was found. */
 static bool S(close_means)(void *means, const void *squares, const void *distances, int64_t n,
                            double length)
 {
     bool found = false;
     for (int64_t i = 0; i < n; i++) {
-        T *m = (T *)means + i, near = (sizeof(T) == 4 ? (T)FLT_EPSILON : (T)DBL_EPSILON) * *m * *m;
-        if (!(((const T *)squares)[i] < near * (T)length))
+        T *m = (T *)means + i, limit = (sizeof(T) == 4 ? (T)FLT_EPSILON : (T)DBL_EPSILON) * *m * *m;
+        if (!(((const T *)squares)[i] < limit * (T)length))
             continue;
         found = true;
         if (distances)

@@ -1,18 +1,18 @@
 /**
  * @file reduce_whole.c
- * Reductions whose value does not depend on the order of the elements: folds of integers, and the
- * search for elements that are 0 or are not. A task computes whole results.
+ * Reductions whose value does not depend on the order of the elements: folds of integers, and
+ * searches for zero or nonzero elements (all, any). A task computes whole results.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/reduction.h"
 
 enum { ACROSS = 256 /* results that a task computes side by side */ };
 
-/** A pass in which each result is folded whole, by one task. */
+/** Plans a pass in which one task folds all elements of a result. */
 static void plan_whole(reduction *r, const ts_tensor *t, int64_t mask, void *results)
 {
     plan_first(r, t, mask);
-    if (r->width) { /* the columns become an ordinary kept dim again */
+    if (r->width) { /* makes the columns a kept dim */
         memmove(r->kept_sizes + 1, r->kept_sizes, sizeof(int64_t) * (size_t)r->kept);
         memmove(r->kept_steps + 1, r->kept_steps, sizeof(int64_t) * (size_t)r->kept);
         r->kept_sizes[0] = r->width;
@@ -25,8 +25,8 @@ static void plan_whole(reduction *r, const ts_tensor *t, int64_t mask, void *res
     r->out = results;
 }
 
-/** True if tasks of a whole pass fold several results together: results with short or strided runs,
- * if enough are adjacent. */
+/** True if a task folds several results side by side: results with short or strided runs, if at
+ * least 8 are adjacent. */
 static bool is_across(const reduction *r, int64_t item)
 {
     return (r->steps[0] != item || r->sizes[0] * item < 128) && r->kept && r->kept_sizes[0] >= 8;

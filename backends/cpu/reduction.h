@@ -1,7 +1,7 @@
 /**
  * @file reduction.h
- * A pass of a reduction over dims: its layout, and walks over its elements. For reduce.c and
- * reduce_whole.c.
+ * A pass of a reduction over dims: its layout, and iteration over its elements. Included by
+ * reduce.c and reduce_whole.c.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_REDUCTION_H
@@ -11,7 +11,7 @@
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
-enum { RUN_BLOCK = TS_PIECE /* elements of a part in an inner pass */ };
+enum { RUN_BLOCK = TS_PIECE /* most elements of a part in an inner pass */ };
 
 /** One pass: dims innermost first, steps in bytes. */
 typedef struct reduction {
@@ -23,16 +23,18 @@ typedef struct reduction {
     int64_t sizes[TS_MAX_DIMS], steps[TS_MAX_DIMS];
     int64_t results, length; /* products of kept_sizes and of sizes; the columns of an outer pass
                                 (width) are not in results */
-    int64_t parts;
-    int64_t pieces, runs, all_runs; /* inner: pieces of a run, or whole runs, that make a part */
+    int64_t parts;                  /* parts of a result */
+    int64_t all_runs;               /* inner: runs of a result */
+    int64_t pieces;                 /* inner: pieces of a run; if several, each is a part */
+    int64_t runs;                   /* inner: whole runs of a part, if a run is one piece */
     int64_t width, tiles;           /* outer: columns, and tiles of columns; width is 0 in other
                                        passes */
-    int64_t turned;                 /* turned: results per task; 0 in other passes */
+    int64_t transposed;             /* transposed: results per task; 0 in other passes */
     bool widen;                     /* x has the dtype `half` and is folded in f32 */
     ts_dtype half;
 } reduction;
 
-/* ---------------------------------------------------------------------- walking dims ------ */
+/* ---------------------------------------------------------------------- iteration --------- */
 
 /** An index into n dims, innermost first, and its byte offset. */
 typedef struct walker {
@@ -41,6 +43,8 @@ typedef struct walker {
     int64_t at[TS_MAX_DIMS], offset;
 } walker;
 
+/** Returns a walker at index `index` of the row-major order of the dims. Borrows sizes and
+ * steps. */
 VEC_FN walker walker_at(int n, const int64_t *sizes, const int64_t *steps, int64_t index)
 {
     walker w;
@@ -59,7 +63,8 @@ VEC_FN walker walker_at(int n, const int64_t *sizes, const int64_t *steps, int64
     }
     return w;
 }
-/** Advances by n positions of the innermost dim, at most to its end, where it carries. */
+/** Advances by n positions of the innermost dim, at most to its end, where it carries to the next
+ *  dim. */
 VEC_FN void walker_move(walker *w, int64_t n)
 {
     for (int d = 0; d < w->n; d++, n = 1) {
@@ -81,7 +86,8 @@ VEC_FN int64_t walker_step(const walker *w) { return w->n ? w->steps[0] : 0; }
 
 /* ---------------------------------------------------------------------- layouts ----------- */
 
-/** Appends a dim, innermost first, merging it with its inner neighbour where the steps allow. */
+/** Appends a dim to n dims, innermost first, or merges it with the last one if the steps allow.
+ *  Dims of size 1 are dropped. Returns the new number of dims. */
 VEC_FN int add_dim(int n, int64_t *sizes, int64_t *steps, int64_t size, int64_t step)
 {
     if (size == 1)
@@ -95,10 +101,11 @@ VEC_FN int add_dim(int n, int64_t *sizes, int64_t *steps, int64_t size, int64_t 
     return n + 1;
 }
 
-/** True if a dim with step a belongs inside a dim with step b. */
+/** True if a dim with step a is ordered inside a dim with step b. Broadcast dims are outermost. */
 VEC_FN bool is_inner_step(int64_t a, int64_t b) { return a && (!b || a < b); }
 
-/** The first pass over t; bit d of mask: dim d is reduced. Every size is at least 1. */
+/** Plans the first pass over t; bit d of mask: dim d is reduced. Every size is at least 1. Does not
+ *  set x, out, params and the division into parts. */
 VEC_FN void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
 {
     int64_t item = ts_dtype_sizes[t->dtype];
@@ -152,9 +159,10 @@ VEC_FN void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
 typedef enum whole_fold { WHOLE_SUM, WHOLE_PROD, WHOLE_MAX, WHOLE_MIN } whole_fold;
 
 /** Folds integers (i64, i32, u8 or bool) over the dims of mask into results of the same dtype,
- *  contiguous in the order of the kept dims. t has elements. */
+ *  contiguous in the order of the kept dims. t is not empty. */
 void TS_V(ts_reduce_integers)(const ts_tensor *t, int64_t mask, whole_fold how, void *results);
-/** Stores whether all or any elements over the dims of mask are not 0. t has elements. */
+/** Stores 1 or 0 per result: whether all (or any) elements over the dims of mask are not 0. t, of
+ *  any dtype, is not empty. */
 void TS_V(ts_reduce_truth)(const ts_tensor *t, int64_t mask, bool all, uint8_t *results);
 
 #endif

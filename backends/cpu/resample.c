@@ -3,8 +3,9 @@
  * Average pooling, padding and resizing. For each spatial dim, a table (a sparse matrix) lists the
  * elements of the argument that an element of the result reads, and their weights; a gradient uses
  * the transposed table. A row of the result is computed in two steps: a weighted sum of rows of the
- * argument, then the table of the last dim within that sum. Few long lines are computed without
- * tables, which would cost more than the sums. Ops that only copy elements have lists of sources.
+ * argument, then the product of the last dim's table and this sum. If a call has few long lines,
+ * they are computed without tables, which would cost more than the sums. Ops that only copy
+ * elements use lists of source indices (resample_copies.h).
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/axes.h"
@@ -14,9 +15,16 @@
 #include "core/convert.h"
 #include "include/tessera/ops/resample.h"
 
-/** How VF_LANES neighbouring columns of a table's lists lie: anywhere, equal, consecutive, or
- * within one or two vectors from their smallest index on, apart from missing taps. */
-typedef enum table_near { NEAR_ANY, NEAR_EQUAL, NEAR_NEXT, NEAR_ONE, NEAR_TWO } table_near;
+/** Pattern of VF_LANES adjacent indices in `columns` of a table, which selects the load: arbitrary,
+ * equal, consecutive, or, apart from missing taps, within one or two vectors that start at the
+ * smallest index. */
+typedef enum index_pattern {
+    PATTERN_ANY,
+    PATTERN_EQUAL,
+    PATTERN_CONSECUTIVE,
+    PATTERN_ONE_VECTOR,
+    PATTERN_TWO_VECTORS
+} index_pattern;
 
 /** A sparse matrix (out, in). The taps of row o, its nonzeros, are begin[o] to begin[o + 1] - 1. */
 typedef struct table {
@@ -24,14 +32,14 @@ typedef struct table {
     int32_t *begin, *index; /* index: element of the argument that a tap reads */
     double *weight;
     float *weight32;    /* weight as f32 */
-    /* the same matrix for vectors of rows */
+    /* the same matrix for vectors of rows: tap k of row o is element k * step + o of the lists */
     int32_t taps;           /* largest number of taps of a row; 0: too many for these lists */
-    int64_t zero;           /* element of the argument's row that is 0, for missing taps */
-    int64_t step;           /* tap k of row o is element k * step + o */
+    int64_t zero;           /* index of a 0 after the argument's row, for missing taps */
+    int64_t step;           /* `out` rounded up to whole vectors */
     int32_t *columns;       /* index of the tap; `zero` if row o has fewer taps */
-    int32_t *first;         /* smallest index among each VF_LANES columns */
+    int32_t *first;         /* smallest index of each VF_LANES columns */
     float *weights;         /* weight of the tap; 0 if row o has fewer taps */
-    uint8_t *near;          /* of each VF_LANES columns: a table_near */
+    uint8_t *pattern;       /* index_pattern of each VF_LANES columns */
 } table;
 
 typedef struct resample_job {
@@ -44,23 +52,24 @@ typedef struct resample_job {
     ts_slots *slots;          /* scratch rows of threads */
 } resample_job;
 
-/** Lines along one dim: those of `planes` times `channels` planes, whose elements are `channels`
+/** Lines along one dim, one per plane and channel. Elements of a line are `channels` elements
  * apart. */
 typedef struct line_job {
     const void *x;
     void *y;
     int64_t planes, channels;
     const ts_axis *axis;
-    int64_t in, out, part;    /* elements of a line of x, of a line of y, and of those per task */
+    int64_t in, out;          /* elements of a line of x and of a line of y */
+    int64_t part;             /* elements of a line of y per task */
     double factor;            /* multiplies all weights */
     bool transposed;
     ts_slots *slots;
 } line_job;
 enum { LINE_PART = 512,       /* most elements of a line of y per task */
        LINE_LEAST = 1024,     /* fewest elements of a line of x and one of y */
-       LINE_TASKS = 64,       /* tasks of a short line of y */
-       LINE_TAPS = 128,       /* elements of the forward op's result whose taps are kept */
-       LINES_MOST = 16 };     /* lines that are computed without tables */
+       LINE_TASKS = 64,       /* most tasks of a short line of y */
+       LINE_TAPS = 128,       /* elements of the forward op's result whose taps are buffered */
+       LINES_MOST = 16 };     /* most lines that are computed without tables */
 
 #define TS_REAL 32
 #include "backends/cpu/resample_real.h"
@@ -71,7 +80,7 @@ enum { LINE_PART = 512,       /* most elements of a line of y per task */
 
 /* -------------------------------------------------------------------------------- tables ---- */
 
-/** At least the number of taps of all elements of the forward op's result. */
+/** Upper bound of the number of taps of all elements of the forward op's result. */
 static int64_t taps_bound(const ts_axis *axis)
 {
     switch (axis->map) {
@@ -83,9 +92,9 @@ static int64_t taps_bound(const ts_axis *axis)
     }
 }
 
-/** Fills a table; while the arena has no memory, only adds up the bytes needed. Each element of the
- * dim becomes `channels` elements, one per channel. False if the table needs indices beyond 31
- * bits. */
+/** Fills the sparse matrix of a table; while the arena has no memory, only adds up the bytes
+ * needed. Each element of the dim becomes `channels` elements, one per channel. Returns false if an
+ * index needs more than 31 bits. */
 static bool tabulate(table *t, const ts_axis *axis, int64_t channels, bool transposed, arena *a)
 {
     int64_t total = taps_bound(axis) * channels,
@@ -132,18 +141,19 @@ static int32_t most_taps(const table *t)
     return most;
 }
 
-enum { MOST_TAPS = 8,    /* of a row whose taps have lists */
-       MOST_JOINED = LONG_TAPS - 1, /* the same in a joined table, whose taps are no runs */
-       LANES_MOST = 16 };
+enum { MOST_TAPS = 8,    /* most taps of a row in the lists of a table */
+       MOST_JOINED = LONG_TAPS - 1, /* the same for a joined table */
+       LANES_MOST = 16 };    /* largest VF_LANES of a variant */
 
-/** Fills the lists `columns` and `weights` of a table, for rows of at most `most` taps. */
+/** Fills the lists `columns`, `weights`, `first` and `pattern` of a table if its rows have at most
+ * `most` taps; else sets t->taps to 0. */
 static void lay_out(table *t, int32_t most, arena *a)
 {
     t->step = (t->out + LANES_MOST - 1) / LANES_MOST * LANES_MOST;
     t->columns = cut(a, most * t->step, sizeof *t->columns);
     t->weights = cut(a, most * t->step, sizeof *t->weights);
     t->first = cut(a, most * t->step / VF_LANES, sizeof *t->first);
-    t->near = cut(a, most * t->step / VF_LANES, 1);
+    t->pattern = cut(a, most * t->step / VF_LANES, 1);
     t->zero = t->in;
     t->taps = 0;
     if (!a->memory)
@@ -154,9 +164,9 @@ static void lay_out(table *t, int32_t most, arena *a)
     for (int32_t k = 0; k < t->taps; k++)
         for (int64_t o = 0; o < t->step; o++) {
             int32_t tap = o < t->out ? t->begin[o] + k : 0;
-            bool there = o < t->out && tap < t->begin[o + 1];
-            t->columns[k * t->step + o] = there ? t->index[tap] : (int32_t)t->in;
-            t->weights[k * t->step + o] = there ? t->weight32[tap] : 0;
+            bool exists = o < t->out && tap < t->begin[o + 1];
+            t->columns[k * t->step + o] = exists ? t->index[tap] : (int32_t)t->in;
+            t->weights[k * t->step + o] = exists ? t->weight32[tap] : 0;
         }
     for (int64_t i = 0; i < t->taps * t->step; i += VF_LANES) {
         const int32_t *c = t->columns + i;
@@ -169,14 +179,16 @@ static void lay_out(table *t, int32_t most, arena *a)
             high = c[k] != t->zero && c[k] > high ? c[k] : high;
         }
         t->first[i / VF_LANES] = low;
-        t->near[i / VF_LANES] = equal                        ? NEAR_EQUAL
-                                : next                       ? NEAR_NEXT
-                                : high - low < VF_LANES      ? NEAR_ONE
-                                : high - low < 2 * VF_LANES ? NEAR_TWO
-                                                             : NEAR_ANY;
+        t->pattern[i / VF_LANES] = equal                       ? PATTERN_EQUAL
+                                   : next                      ? PATTERN_CONSECUTIVE
+                                   : high - low < VF_LANES     ? PATTERN_ONE_VECTOR
+                                   : high - low < 2 * VF_LANES ? PATTERN_TWO_VECTORS
+                                                               : PATTERN_ANY;
     }
 }
 
+/** Allocates and fills the tables of all dims. The caller frees a->memory. TS_ERR_UNSUPPORTED if an
+ *  index needs more than 31 bits, TS_ERR_MEMORY. */
 static ts_status make_tables(ts_frame *f, resample_job *job, const ts_resampling *r,
                              int64_t channels, arena *a)
 {
@@ -199,8 +211,8 @@ static ts_status make_tables(ts_frame *f, resample_job *job, const ts_resampling
 
 /* -------------------------------------------------------------------------------- joining ---- */
 
-enum { SHORT_ROW = 32,        /* most elements of rows that are joined */
-       JOINED = 2048,         /* most elements of rows that are joined further */
+enum { SHORT_ROW = 32,        /* most elements of rows whose dims are joined */
+       JOINED = 2048,         /* most elements of a row that joins several planes */
        JOINED_MOST = 1 << 15, /* most taps of a joined table */
        PER_TAP = 16 };        /* least elements of the result per tap of a joined table */
 
@@ -236,11 +248,13 @@ static void join_tables(table *t, const table *axis, int first, int64_t copies)
 }
 
 /**
- * Joins short rows to longer ones: the last dims become one, and several planes one plane. The
- * tables of the outer dims become those of one element. The choice depends only on the shape.
- * @param a     receives the new tables
- * @param rest  receives the number of planes that are left: fewer than a joined plane has
- * @param out   planes of a joined plane
+ * Joins short rows to longer ones: the last dims become one, and several planes become one joined
+ * plane. The tables of the outer dims become those of one element. The choice depends only on the
+ * shape. Sets job->planes to the number of whole joined planes.
+ * @param a       receives the new tables; the caller frees a->memory
+ * @param rest    receives the number of planes after the last whole joined plane
+ * @param copies  receives the number of planes per joined plane
+ * @return TS_ERR_MEMORY if the tables cannot be allocated
  */
 static ts_status join(ts_frame *f, resample_job *job, arena *a, int64_t *rest, int64_t *copies)
 {
@@ -311,8 +325,8 @@ static ts_status join(ts_frame *f, resample_job *job, arena *a, int64_t *rest, i
 
 static bool is_one(const ts_axis *axis) { return axis->in == 1 && axis->out == 1; }
 
-/** True if the call has few long lines of which no element has many taps, unless they are the
- * elements of a window. Depends only on the shape. */
+/** True if the call has few long lines, and elements have few taps or are sums over windows.
+ * Depends only on the shape. */
 static bool has_few_lines(const ts_resampling *r, int64_t planes, int64_t channels)
 {
     const ts_axis *a = &r->axis[2];
@@ -322,6 +336,7 @@ static bool has_few_lines(const ts_resampling *r, int64_t planes, int64_t channe
            (windows || taps_bound(a) <= MOST_TAPS * (r->transposed ? a->in : a->out));
 }
 
+/** Computes lines without tables. TS_ERR_MEMORY. */
 static ts_status run_lines(ts_frame *f, const resample_job *of, const ts_resampling *r)
 {
     const ts_axis *a = &r->axis[2];
@@ -355,11 +370,11 @@ static ts_status run_lines(ts_frame *f, const resample_job *of, const ts_resampl
 /* --------------------------------------------------------------------------------- calls ---- */
 
 enum { SHORT = 1024, /* maximum elements of dims that are merged */
-       FEW_CHANNELS = 16 }; /* below this, channels-last pixels do not fill vectors, and channels
-                               become a part of the last dim */
+       FEW_CHANNELS = 16 }; /* channels-last pixels with fewer channels do not fill vectors, so the
+                               channels become a part of the last dim */
 
-/** Makes the last dim that is not one element with weight 1 the width, because rows are lines along
- * the width. */
+/** While the width is one element with weight 1, replaces it with the next outer dim, because rows
+ * are lines along the width. */
 static void drop_widths_of_one(ts_resampling *r)
 {
     ts_axis *axis = r->axis;
@@ -378,8 +393,8 @@ static void drop_widths_of_one(ts_resampling *r)
     }
 }
 
-/** Merges neighbouring dims that an adaptive pool averages to one element, and turns the gradient
- * of constant padding into a copy. */
+/** Merges adjacent dims that an adaptive pool averages to one element, and converts the gradient of
+ * constant padding to a copy with negative padding. */
 static void simplify(ts_resampling *r)
 {
     for (int k = 0; k < 2; k++) {
@@ -423,7 +438,7 @@ static ts_status run(ts_frame *f, resample_job *job)
     return TS_OK;
 }
 
-/** Computes sums by tables. channels: of the last dim's elements. */
+/** Computes sums by tables. channels: elements of the tables' last dim per position. */
 static ts_status run_tables(ts_frame *f, resample_job *job, const ts_resampling *r,
                             int64_t channels)
 {
@@ -433,7 +448,7 @@ static ts_status run_tables(ts_frame *f, resample_job *job, const ts_resampling 
     ts_status status = join(f, job, &joined, &rest, &copies);
     if (status == TS_OK)
         status = run(f, job);
-    if (status == TS_OK && rest) { /* a shorter row: the first part of the joined tables */
+    if (status == TS_OK && rest) { /* a shorter row, which uses the first part of the tables */
         table *t = &job->axis[2];
         int64_t item = ts_dtype_sizes[f->args[0].t->dtype];
         job->x = (const char *)job->x + job->planes * t->in * item;

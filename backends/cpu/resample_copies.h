@@ -1,7 +1,7 @@
 /**
  * @file resample_copies.h
- * Which elements pooling, padding and resizing read, and the loops of calls that only copy.
- * Included by resample.c only.
+ * Indices and weights of the elements that pooling, padding and resizing read, and the loops of ops
+ * that only copy elements. Included by resample.c only.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_RESAMPLE_COPIES_H
@@ -21,10 +21,11 @@
  * to the dim. */
 typedef struct taps {
     int64_t first, count;
-    double weight, part[4]; /* weight: of each element; TS_AXIS_LINEAR and TS_AXIS_CUBIC have
-                               part[k], the weight of element k, instead */
+    double weight, part[4]; /* weight of each element; for TS_AXIS_LINEAR and TS_AXIS_CUBIC, part[k]
+                               is the weight of element k instead */
 } taps;
 
+/** Index i, mirrored at the ends of a dim of n elements if it is outside. */
 static int64_t mirrored(int64_t i, int64_t n)
 {
     i = i < 0 ? -i : i;
@@ -42,11 +43,12 @@ static void cubic_parts(double t, double *part)
     part[3] = a * u * t * t;
 }
 
+/** Taps of element o of the forward op's result along a dim. */
 static taps taps_of(const ts_axis *axis, int64_t o)
 {
     int64_t in = axis->in, at = o - axis->padding;
     taps t = {.count = 1, .weight = 1};
-    double place;
+    double x; /* coordinate in the argument */
     switch (axis->map) {
     case TS_AXIS_WINDOW: {
         int64_t begin = o * axis->stride - axis->padding,
@@ -66,18 +68,18 @@ static taps taps_of(const ts_axis *axis, int64_t o)
         t.first = ts_min64((int64_t)floorf((float)o * (float)axis->scale), in - 1);
         break;
     case TS_AXIS_LINEAR:
-        place = axis->corners ? (double)o * axis->scale : ((double)o + 0.5) * axis->scale - 0.5;
-        place = place < 0 ? 0 : place;
-        t.first = ts_min64((int64_t)place, in - 1);
+        x = axis->corners ? (double)o * axis->scale : ((double)o + 0.5) * axis->scale - 0.5;
+        x = x < 0 ? 0 : x;
+        t.first = ts_min64((int64_t)x, in - 1);
         t.count = 2;
-        t.part[1] = fmin(place - (double)t.first, 1);
+        t.part[1] = fmin(x - (double)t.first, 1);
         t.part[0] = 1 - t.part[1];
         break;
     case TS_AXIS_CUBIC:
-        place = axis->corners ? (double)o * axis->scale : ((double)o + 0.5) * axis->scale - 0.5;
-        t.first = (int64_t)floor(place) - 1;
+        x = axis->corners ? (double)o * axis->scale : ((double)o + 0.5) * axis->scale - 0.5;
+        t.first = (int64_t)floor(x) - 1;
         t.count = 4;
-        cubic_parts(place - floor(place), t.part);
+        cubic_parts(x - floor(x), t.part);
         break;
     case TS_AXIS_CONSTANT:
         t.first = at;
@@ -89,17 +91,19 @@ static taps taps_of(const ts_axis *axis, int64_t o)
     }
     return t;
 }
+/** Index of tap k. */
 static int64_t index_of(const ts_axis *axis, const taps *t, int64_t k)
 {
     return ts_max64(ts_min64(t->first + k, axis->in - 1), 0);
 }
+/** Weight of tap k. */
 static double weight_of(const ts_axis *axis, const taps *t, int64_t k)
 {
     return axis->map == TS_AXIS_LINEAR || axis->map == TS_AXIS_CUBIC ? t->part[k] : t->weight;
 }
 
-/** The first element of the forward op's result that reads element i of the dim or a later one;
- * last: whose last element is i or later. The map must be monotonic. */
+/** Returns the first element of the forward op's result whose first tap (or with `last`, whose last
+ * tap) has index i or more; axis->out if there is none. The map must be monotonic. */
 static int64_t first_reader(const ts_axis *axis, int64_t i, bool last)
 {
     int64_t low = 0, high = axis->out;
@@ -129,11 +133,12 @@ static void *cut(arena *a, int64_t count, size_t item)
 
 /* -------------------------------------------------------------------------------- copies ---- */
 
-/** The element of the argument's dim that each element of a copy reads; -1: the padding's value. */
+/** Source indices of a copy along one dim: the element of the argument that each element of the
+ * result reads; -1: the padding's value. */
 typedef struct sources {
     int64_t in, out;
     int64_t run, end, from; /* elements run to end - 1 read those starting at `from` */
-    int64_t *index;         /* sources of the other elements */
+    int64_t *index;         /* source indices of the other elements */
 } sources;
 
 typedef struct copy_job {
@@ -141,9 +146,10 @@ typedef struct copy_job {
     char *y;
     sources axis[3];
     int64_t pixel;       /* bytes of the channels of a position */
-    const char *value;   /* padding with a constant: a line of the element to store; else NULL */
+    const char *value;   /* constant padding: a line for ts_fill_bytes(); else NULL */
 } copy_job;
 
+/** Source index of element o; -1: the padding's value. */
 static int64_t source_of(const sources *s, int64_t o)
 {
     return o < s->run ? s->index[o] : o < s->end ? o - s->run + s->from
@@ -154,7 +160,7 @@ static int64_t source_of(const sources *s, int64_t o)
 static void list_sources(sources *s, const ts_axis *axis, int64_t channels, arena *a)
 {
     int64_t run = 0, end = 0;
-    if (axis->map >= TS_AXIS_CONSTANT) { /* neighbours in the dim stay neighbours */
+    if (axis->map >= TS_AXIS_CONSTANT) { /* padding: elements of the argument form one run */
         run = ts_min64(ts_max64(axis->padding, 0), axis->out);
         end = ts_max64(ts_min64(axis->padding + axis->in, axis->out), run);
     }
@@ -180,7 +186,7 @@ static void list_sources(sources *s, const ts_axis *axis, int64_t channels, aren
         break;                                                                                     \
     }
 
-/** Copies positions index[0] to index[count - 1] of the row x to y. */
+/** Copies positions index[0] to index[count - 1] of the row x to consecutive positions of y. */
 static void copy_positions(const copy_job *job, char *y, const char *x, const int64_t *index,
                            int64_t count)
 {
@@ -203,8 +209,8 @@ static void copy_rows(void *ctx, int64_t begin, int64_t end)
     const sources *depth = &job->axis[0], *height = &job->axis[1], *t = &job->axis[2];
     int64_t h = begin % height->out, rest = begin / height->out, d = rest % depth->out,
             plane = rest / depth->out, pixel = job->pixel, bytes = t->out * pixel;
-    char *y = job->y + begin * bytes, *open = y; /* open: first byte that has no value yet */
-    const char *last = NULL;                     /* source of the row before */
+    char *y = job->y + begin * bytes, *open = y; /* open: first byte that is not written yet */
+    const char *last = NULL;                     /* source of the previous row */
     for (int64_t row = begin; row < end; row++, y += bytes) {
         int64_t from_h = source_of(height, h), from_d = source_of(depth, d);
         int64_t line = (plane * depth->in + from_d) * height->in + from_h;
@@ -237,7 +243,7 @@ static void copy_rows(void *ctx, int64_t begin, int64_t end)
 }
 
 /** Runs an op that only copies elements. An element of the last dim becomes `channels` positions of
- * `pixel` elements. value: the padding's element. */
+ * `pixel` elements. value: the element of constant padding. TS_ERR_MEMORY. */
 static ts_status copy_images(ts_frame *f, const ts_resampling *r, int64_t planes, int64_t pixel,
                              int64_t channels, const char *value)
 {

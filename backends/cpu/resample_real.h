@@ -6,12 +6,12 @@
 #ifndef TS_BACKENDS_CPU_RESAMPLE_REAL_H
 #define TS_BACKENDS_CPU_RESAMPLE_REAL_H
 enum { LONG_TAPS = 16, /* fewest contiguous taps that are summed in vectors */
-       PIXEL_VECTORS = 4, /* vectors that are summed together */
-       MANY_TAPS = 32,    /* fewest pixels of a window that are read in the order of memory */
-       SUMMED_CHANNELS = 1024 }; /* most channels that are summed together in memory */
+       PIXEL_VECTORS = 4, /* vectors that are summed together in registers */
+       MANY_TAPS = 32,    /* fewest pixels of a window for combine_window() */
+       SUMMED_CHANNELS = 1024 }; /* most channels that combine_window() sums together */
 #endif
 
-/** A row of the result and the tables that say which rows of the argument it reads. */
+/** A row of the result, and the tables of the argument's rows that it reads. */
 typedef struct S(row_taps) {
     const table *depth, *height;
     int64_t d, h, plane; /* position of the row in the result */
@@ -80,7 +80,7 @@ VEC_FN T S(weight_at)(const table *t, int32_t k)
 #endif
 }
 
-/** Element o of a row of the result, from the sum of the argument's rows. */
+/** Computes element o of a row of the result from acc, the sum of the argument's rows. */
 VEC_FN T S(combine_one)(const table *t, const T *acc, int64_t o)
 {
     int32_t k = t->begin[o], end = t->begin[o + 1], n = end - k;
@@ -111,20 +111,21 @@ VEC_FN T S(combine_one)(const table *t, const T *acc, int64_t o)
 }
 
 #if TS_REAL == 32
-/** The elements that the columns starting at `at`, a multiple of LANES, name. */
+/** Loads the elements of acc at columns[at] to columns[at + LANES - 1]; `at` is a multiple of
+ * LANES. */
 VEC_FN V S(column_elements)(const table *t, const T *acc, int64_t at)
 {
     const T *first = acc + t->first[at / LANES];
-    table_near near = t->near[at / LANES];
-    if (near == NEAR_EQUAL)
+    index_pattern pattern = t->pattern[at / LANES];
+    if (pattern == PATTERN_EQUAL)
         return F(set1)(*first);
-    if (near == NEAR_NEXT)
+    if (pattern == PATTERN_CONSECUTIVE)
         return F(load)(first);
     vi columns = vi_load(t->columns + at);
-    if (near == NEAR_ANY)
+    if (pattern == PATTERN_ANY)
         return vf_gather(acc, columns);
     vi lanes = columns - t->first[at / LANES];
-    V x = near == NEAR_ONE ? vf_permute(F(load)(first), lanes)
+    V x = pattern == PATTERN_ONE_VECTOR ? vf_permute(F(load)(first), lanes)
                            : vf_permute2(F(load)(first), F(load)(first + LANES), lanes);
     return F(select)(vi_eq(columns, vi_set1((int32_t)t->zero)), F(zero)(), x);
 }
@@ -284,7 +285,7 @@ VEC_FN T S(element)(ts_dtype kind, const void *p, int64_t i)
                             : ((const T *)p)[i];
 }
 
-/** Sum of n elements starting at index i. Sums of pieces are added in double. */
+/** Sum of n elements starting at index i. Sums of pieces are added in f64. */
 VEC_FN T S(sum_run)(ts_dtype kind, const void *p, int64_t i, int64_t n)
 {
     double total = 0;
@@ -298,7 +299,7 @@ VEC_FN T S(sum_run)(ts_dtype kind, const void *p, int64_t i, int64_t n)
     return (T)total;
 }
 
-/** Adds what the taps t of elements o to o + count - 1 of the forward op's result contribute to
+/** Adds the terms of elements o to o + count - 1 of the forward op's result, whose taps are t, to
  * elements `first` to first + n - 1 of a line of y, which begin at `to`. x: index of the line's
  * first element in the argument. */
 VEC_FN void S(add_taps)(ts_dtype kind, const line_job *job, const taps *t, int64_t o, int64_t count,

@@ -12,8 +12,8 @@
 
 enum { TS_ROW_MOST = 4096 /* largest row in elements; longer rows use ts_run_widened() */ };
 
-/** Converts n contiguous elements of a half dtype (bf16 or f16) to f32. rows_narrow() converts them
- *  back. */
+/** Converts n contiguous elements of a half dtype (bf16 or f16) to f32. rows_narrow() converts f32
+ *  to the half dtype. */
 VEC_FN void rows_widen(float *to, const void *from, ts_dtype half, int64_t n)
 {
     TS_V(ts_cpu_copy_loop)(TS_F32, half)((char *[]){(char *)to, (char *)from}, (int64_t[]){4, 2}, n,

@@ -1,21 +1,21 @@
-/** @file scan.c  Running sums along a dim, accumulated in f64 for f32. One thread computes a whole
- * line. */
+/** @file scan.c  Cumulative sums along a dim. f32 is accumulated in f64. One thread computes all
+ * elements of a sum. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
-enum { TILE = 64 }; /* columns of a task when neighbours are different sums */
+enum { TILE = 64 }; /* adjacent sums of a task, if the dim of the sums is not the last */
 
 /** self seen as (outer, n, inner), the dim of the sums in the middle; out may be self. */
 typedef struct scan {
     const void *x;
     void *out;
     int64_t n, inner, tiles;
-    int64_t first, step; /* direction of the walk along n */
+    int64_t first, step; /* first index along n; 1 or -1 (reverse) */
 } scan;
 
-/* Bodies over T that add in A: a task is one sum, or a tile of sums that are neighbours. */
+/* Loop bodies for elements T with accumulator A. A task is one sum, or a tile of adjacent sums. */
 #define SCAN(T, A, name)                                                                        \
     static void name##_runs(void *ctx, int64_t begin, int64_t end)                              \
     {                                                                                           \

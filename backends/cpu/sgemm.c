@@ -7,7 +7,7 @@
  * the result is one chain of fused multiply-adds per slice, and the sums of slices are added in
  * order, so the division of tiles among threads changes no bit.
  *
- * If a is read in place, AT_A_TIME slices of b are packed before they are multiplied. If both
+ * If a is read in place, PACKED_SLICES slices of b are packed before they are multiplied. If both
  * operands are packed, as for gradients of weights, each thread computes a tile of the result (or
  * of its sum over one half of k) and packs its own operands: the first micro-kernel that uses an
  * operand copies it. Later micro-kernels prefetch the cache lines to be packed next, because the
@@ -20,11 +20,11 @@
 #include "core/parallel.h"
 
 #define DEPTH 256    /* most rows of a slice */
-#define AT_A_TIME 2  /* slices of b that are packed before they are multiplied */
+#define PACKED_SLICES 2 /* slices of b that are packed before they are multiplied */
 #define LINE (64 / (int64_t)sizeof(float)) /* floats of a cache line */
 #define PANEL MICRO_COLUMNS_F
-#define TOGETHER 4   /* blocks of rows that use a panel while it is in the L1 cache */
-#define PACKED_TOGETHER 16 /* the same if the rows are packed */
+#define BLOCK_GROUP 4   /* blocks of rows that use a panel while it is in the L1 cache */
+#define PACKED_GROUP 16 /* the same if the rows are packed */
 #define TILE_WORK (1 << 20)    /* a tile of more multiply-adds is halved */
 #define PARTED_DEPTH (4 * DEPTH) /* least k for two parts */
 #define PARTED_RESULTS (1 << 16) /* most results for two parts */
@@ -64,7 +64,8 @@ TS_INLINE int64_t panel_width(const ts_gemm *g, int64_t column)
 
 #define PACK_ROWS 16 /* rows of a task that copies rows */
 
-/** Packs groups of PACK_ROWS rows of b, begin to end, into all panels. Reads b in memory order. */
+/** Packs groups begin to end - 1 of PACK_ROWS rows of b into all panels. Reads b in memory
+ * order. */
 static void pack_b_rows(void *ctx, int64_t begin, int64_t end)
 {
     const product *r = ctx;
@@ -78,7 +79,7 @@ static void pack_b_rows(void *ctx, int64_t begin, int64_t end)
         }
 }
 
-/** Packs panels begin to end of a second operand with dense columns. */
+/** Packs panels begin to end - 1 of a second operand with dense columns. */
 static void pack_b_columns(void *ctx, int64_t begin, int64_t end)
 {
     const product *r = ctx;
@@ -108,13 +109,13 @@ static void run_part(const product *r, int64_t begin, int64_t end, int64_t from,
             const float *bias = g->bias && !slice ? (const float *)g->bias + column : NULL;
             const float *a = (const float *)g->a + row * g->a_row + p * g->a_column;
             float *c = (float *)g->c + row * g->c_row + column;
-            /* in the first panel, block i prefetches the rows of block i + TOGETHER */
-            int64_t fetched = j == from && g->a_column == 1 ? r->blocks - TOGETHER : 0;
+            /* in the first panel, block i prefetches the rows of block i + BLOCK_GROUP */
+            int64_t fetched = j == from && g->a_column == 1 ? r->blocks - BLOCK_GROUP : 0;
             for (int64_t i = begin; i < end; i++) {
                 int64_t rows = r->rows.each + (i < r->rows.more);
                 bool fetching = i < fetched;
                 const float *fetch = fetching ? (const float *)g->a + p * LINE +
-                                                    share(r->rows, i + TOGETHER) * g->a_row
+                                                    share(r->rows, i + BLOCK_GROUP) * g->a_row
                                               : b;
                 TS_V(ts_micro_f32)[rows][width > VF_LANES](depth, a, g->a_row, g->a_column, b,
                                                            b_row, c, g->c_row, columns, bias,
@@ -127,21 +128,22 @@ static void run_part(const product *r, int64_t begin, int64_t end, int64_t from,
     }
 }
 
-/* A task is one block of rows times one group of panels. TOGETHER blocks, which stay in the L2
+/* A task is one block of rows times one group of panels. BLOCK_GROUP blocks, which stay in the L2
  * cache, are multiplied with a panel while it is in the L1 cache. */
 static void run_blocks(void *ctx, int64_t begin, int64_t end)
 {
     const product *r = ctx;
     while (begin < end) {
         int64_t group = begin / r->blocks, block = begin % r->blocks;
-        int64_t next = ts_min64(ts_min64(block + TOGETHER, r->blocks), block + end - begin);
+        int64_t next = ts_min64(ts_min64(block + BLOCK_GROUP, r->blocks), block + end - begin);
         run_part(r, block, next, group * r->group, ts_min64((group + 1) * r->group, r->panels));
         begin += next - block;
     }
 }
 
-/** Divides a product whose first operand is read in place. Returns the floats that the packed
- * second operand needs. */
+/** Divides a product whose first operand is read in place. Sets *part to the number of panels
+ * that are packed together. Returns the floats of the packed second operand; 0 if it is read in
+ * place. */
 static int64_t cut(product *r, int64_t *part)
 {
     const ts_gemm *g = r->g;
@@ -149,13 +151,13 @@ static int64_t cut(product *r, int64_t *part)
     r->blocks = ts_ceil_div(g->m, MICRO_ROWS);
     r->steps = split_evenly(g->k, r->slices);
     r->rows = split_evenly(g->m, r->blocks);
-    int64_t panels = ts_ceil_div(g->n, PANEL), most = ts_min64(AT_A_TIME * DEPTH, g->k);
+    int64_t panels = ts_ceil_div(g->n, PANEL), most = ts_min64(PACKED_SLICES * DEPTH, g->k);
     bool b_in_place = r->blocks <= 2 && g->b_column == 1 && g->n % VF_LANES == 0;
     *part = b_in_place ? panels : ts_max64(1, ts_min64(panels, PACKED_BYTES / (PANEL * 4) / most));
     return b_in_place ? 0 : *part * PANEL * most;
 }
 
-/** Computes the product; `packed` has room for the packed operand. */
+/** Computes the product. packed: the floats that cut() returns, for the packed second operand. */
 static void multiply(const ts_gemm *g, float *packed)
 {
     product r = {.g = g};
@@ -170,7 +172,7 @@ static void multiply(const ts_gemm *g, float *packed)
         /* tasks divide panels only if there are too few blocks of rows */
         r.group = r.blocks >= 32 ? 32 : ts_max64(1, r.panels * r.blocks / 32);
         for (r.slice = 0; r.slice < r.slices; r.slice = r.last) {
-            r.last = ts_min64(r.slice + AT_A_TIME, r.slices);
+            r.last = ts_min64(r.slice + PACKED_SLICES, r.slices);
             r.start = share(r.steps, r.slice);
             r.depth = share(r.steps, r.last) - r.start;
             if (r.b && b_rows)
@@ -191,7 +193,7 @@ typedef struct packing {
     int64_t slices, depth; /* slices of k, and the largest number of rows of a slice */
     int64_t blocks, group; /* blocks of rows: total, and packed together */
     int64_t panels, part;  /* panels: total, and processed before blocks are packed again */
-    int64_t kept;          /* panels that are packed at a time */
+    int64_t kept;          /* packed panels in scratch */
     shares rows, steps;    /* rows of a block, steps of a slice */
 } packing;
 
@@ -202,7 +204,7 @@ static packing cut_both(const ts_gemm *g)
     c.depth = ts_ceil_div(g->k, c.slices);
     c.steps = split_evenly(g->k, c.slices);
     c.rows = split_evenly(g->m, c.blocks);
-    c.group = ts_min64(c.blocks, PACKED_TOGETHER);
+    c.group = ts_min64(c.blocks, PACKED_GROUP);
     /* if one group has all blocks, a panel is used once and the next panel can overwrite it */
     bool once = c.group == c.blocks;
     c.part = once ? c.panels : ts_min64(c.panels, PACKED_BYTES / (PANEL * 4) / c.depth);
@@ -215,7 +217,7 @@ static int64_t packing_floats(const packing *c)
     return (c->group * MICRO_BLOCK + c->kept * PANEL) * c->depth;
 }
 
-/** Packs rows p to p + depth of the panel at a column. */
+/** Packs rows p to p + depth - 1 of the panel of b that starts at `column`. */
 static void pack_panel(const ts_gemm *g, int64_t p, int64_t depth, int64_t column, float *to)
 {
     const float *from = (const float *)g->b + p * g->b_row + column * g->b_column;
@@ -254,9 +256,9 @@ static void sum_columns(const ts_gemm *g, float *sums)
 }
 
 /**
- * A product whose operands fit the L1 cache. It uses no plan, tasks or scratch, because
- * their overhead would exceed the product's time.
- * @param sums  of the first operand, whose columns are dense, over k, (m); NULL when not wanted
+ * Computes a product whose operands fit the L1 cache, on the calling thread. A plan, tasks and
+ * scratch would cost more time than the product.
+ * @param sums  NULL, or receives the sums of the first operand over k, (m). Requires dense columns
  */
 static void multiply_small(const ts_gemm *g, float *sums)
 {
@@ -280,13 +282,14 @@ static void multiply_small(const ts_gemm *g, float *sums)
     }
 }
 
-/** Cache lines to prefetch: the operands of the next group of blocks, or of the next slice. A
- * "line" here is a column of cache lines, one per step of k. */
+/** Cache lines to prefetch: the operands of the next group of blocks, or of the next slice. A line
+ * of `a_lines` or `b_lines` is a column of cache lines, one per step of k. */
 typedef struct ahead {
     const float *a, *b;
-    int64_t a_lines, b_lines; /* lines that are not prefetched yet */
+    int64_t a_lines, b_lines; /* not prefetched yet */
 } ahead;
 
+/** Returns the cache lines that run_group() with these arguments prefetches. */
 static ahead look_ahead(const ts_gemm *g, const packing *c, int64_t slice, int64_t first,
                         int64_t begin)
 {
@@ -373,7 +376,7 @@ static void run_group(const ts_gemm *g, const packing *c, int64_t slice, int64_t
 
 /**
  * Computes a product on one thread and packs both operands during it.
- * @param sums  of the first operand over k, (m); NULL when not wanted
+ * @param sums  NULL, or receives the sums of the first operand over k, (m)
  */
 static void multiply_both(const ts_gemm *g, float *sums, float *packed)
 {
@@ -468,7 +471,7 @@ bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *t, const ts_gemm *g, float *sums)
     *t = (ts_sgemm_plan){
         .g = g, .sums = sums, .rows = g->m, .columns = g->n, .across = 1, .parts = 1, .count = 1};
     t->alone = ts_in_parallel() || ts_num_threads() == 1;
-    /* packing a is worth its time if several panels use it */
+    /* packing a saves time if several panels use it */
     t->a_packed = a_columns && (sums || (g->n > PANEL && g->m > MICRO_ROWS));
     if (t->a_packed)
         cut_tiles(t, g);

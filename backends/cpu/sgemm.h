@@ -23,8 +23,8 @@ typedef struct ts_sgemm_plan {
     int64_t packed_floats;         /* floats before `rest` */
     bool small;                    /* the operands fit the L1 cache: no tiles, no scratch; only g,
                                       sums and bytes are valid */
-    bool a_packed, alone;          /* a_packed: both operands are packed, else only the second;
-                                      alone: the calling thread runs all tasks */
+    bool a_packed, alone;          /* a_packed: both operands are packed, else at most b; alone: the
+                                      calling thread runs all tasks */
     size_t bytes;                  /* bytes of scratch; may be 0 */
 } ts_sgemm_plan;
 
@@ -32,8 +32,8 @@ typedef struct ts_sgemm_plan {
  * Plans the product g. The plan borrows g and sums until ts_sgemm_run() returns.
  * @param sums  receives the sums of the first operand a over k, (m); NULL if not requested.
  *              Requires dense columns of a (a_row == 1, a_column > 1) and m, k > 1
- * @return false if the caller must compute the product another way: in the baseline variant, for
- *         empty operands, or if the sums cannot be computed
+ * @return false if the caller must compute the product by another method: in the baseline variant,
+ *         for empty operands, or if the sums are requested but not supported for this a
  */
 bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *plan, const ts_gemm *g, float *sums);
 /** Computes the planned product on the thread pool. scratch has plan->bytes bytes, and may be NULL

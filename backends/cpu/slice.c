@@ -34,14 +34,15 @@ static rest rest_of(const ts_plan *plan, int64_t n, int64_t length, int64_t i)
     return (rest){start + gap, length - 1, step};
 }
 
-/** Copies keep (zeros if NULL) to the elements of out outside the slice. */
+/** Copies `keep` (zeros if NULL) to the elements of out outside the slice, which has `length`
+ * elements along its dim. May also write elements of the slice, so call put() afterwards. */
 static void fill_rest(const ts_plan *plan, ts_tensor *out, const ts_tensor *keep, int64_t length)
 {
     static const char zeros[8];
     int64_t dim = plan->dim, none[TS_MAX_DIMS] = {0}, parts = length > 1 ? plan->step + 1 : 2;
     int64_t item = ts_dtype_sizes[out->dtype];
     if (plan->step > 1 && (!keep || keep->data != out->data)) {
-        /* all elements in long runs; the slice's elements then replace some */
+        /* copies all elements in long runs; put() then overwrites those of the slice */
         TS_V(ts_cpu_copy_part)(out->data, out->strides, (ts_dtype)out->dtype,
                                keep ? keep->data : zeros, keep ? keep->strides : none,
                                (ts_dtype)out->dtype, out->sizes, out->ndim);

@@ -1,8 +1,8 @@
 /**
  * @file slots.h
  * Scratch memory for the body of a parallel loop. A body may not allocate and its stack may be
- * small, so the kernel allocates slots before the loop. A slot belongs to one call of the body, and
- * the pool calls the body at most as often as it has threads.
+ * small, so the kernel allocates slots before the loop. Each call of the body takes one slot, and
+ * the thread pool calls the body at most once per thread.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_SLOTS_H
@@ -18,8 +18,8 @@ typedef struct ts_slots {
 } ts_slots;
 
 /**
- * Allocates slots of `bytes` bytes, each aligned to a cache line, for a loop over tasks >= 1 tasks.
- * Free them with ts_slots_end() after the loop.
+ * Allocates slots of `bytes` bytes, each aligned to a cache line, for a loop over tasks >= 1 tasks,
+ * and pins the number of threads. Call ts_slots_end() after the loop.
  * @param what  names the memory in the error
  * @return TS_ERR_MEMORY if the allocation fails; nothing is held then
  */
@@ -43,6 +43,7 @@ TS_INLINE void *ts_slot(ts_slots *s)
     return s->memory +
            (size_t)atomic_fetch_add_explicit(&s->taken, 1, memory_order_relaxed) * s->each;
 }
+/** Frees the slots and unpins the number of threads. */
 TS_INLINE void ts_slots_end(ts_frame *f, ts_slots *s)
 {
     ts_free(f->thread, s->memory, s->bytes);

@@ -4,7 +4,7 @@
 #include "ops/kernel.h"
 
 typedef struct softmax_job {
-    const void *x, *g;          /* argument; in backward the saved result and its gradient */
+    const void *x, *g;          /* argument; in backward the saved result, and its gradient */
     void *y;
     int64_t n, inner;
     bool log;
@@ -40,7 +40,8 @@ static void rows_of_halves(void *ctx, int64_t begin, int64_t end)
 }
 
 /** Runs a job by rows if the softmax dim is the last one, else by tiles of LANES columns.
- * bodies: [f64][rows, columns, short rows]. */
+ * bodies: [f64][rows, columns, short rows]. bf16 and f16 are widened by blocks of rows, or as whole
+ * tensors by ts_run_widened(). TS_ERR_MEMORY. */
 static ts_status run(ts_frame *f, softmax_job *job, const ts_parallel_body bodies[2][3])
 {
     const ts_plan *plan = f->plan;

@@ -65,8 +65,8 @@ VEC_FN int64_t S(short_width)(int64_t n)
     return ts_min64(width, S(LINE) / 2);
 }
 
-/** Sum of the terms term[0] to term[w - 1] and those w behind them, in the order in which
- * fold_lanes() adds the elements of a line. Overwrites the terms. */
+/** Sum of the terms term[0] to term[2 w - 1], in the order in which fold_lanes() adds the elements
+ * of a line. Overwrites the terms. */
 VEC_FN V S(sum_terms)(V *term, int64_t w)
 {
     for (; w; w /= 2)

@@ -226,7 +226,7 @@ VEC_FN double vd_hmin(vd v) { return vdm_any(vd_isnan(v)) ? (double)NAN : vd_hmi
  * tails at no cost. */
 #define VEC_WHOLE(n, lanes) (__builtin_constant_p(n) && (n) == (lanes))
 
-/** First n elements, the other lanes 0. */
+/** Loads the first n elements; the other lanes are 0. */
 VEC_FN vf vf_load_n(const float *p, int64_t n)
 {
     return VEC_WHOLE(n, VF_LANES) ? vf_load(p) : vf_load_n_or(p, n, vf_zero());
@@ -295,7 +295,7 @@ VEC_FN void vf_store_f16(uint16_t *p, vf v) { vh_store(p, vf_to_vh_f16(v)); }
 /** Stores the halves of a, then those of b. */
 VEC_FN void vf_store2_bf16(uint16_t *p, vf a, vf b)
 {
-    vu x = (vu)a, y = (vu)b; /* rounded, with the half in the upper 16 bits */
+    vu x = (vu)a, y = (vu)b; /* rounded: the upper 16 bits are the bf16 */
     x += 0x7fffu + ((x >> 16) & 1u);
     y += 0x7fffu + ((y >> 16) & 1u);
     if (vm_any(vm_or(vf_isnan(a), vf_isnan(b)))) {

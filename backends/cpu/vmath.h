@@ -94,8 +94,8 @@ VEC_FN vd vec_reduce_d(vd x, vd *n)
 }
 
 #ifdef __FP_FAST_FMAF
-/* The same for |x| <= 2^13 in f32. The parts of pi/2 have 24 bits. The first sum is exact: it is a
- * multiple of 2^-24 below 1. */
+/* The same reduction for |x| <= 2^13 in f32. The parts of pi/2 have 24 bits. The first sum is
+ * exact: it is a multiple of 2^-24 below 1. */
 VEC_FN vf vec_reduce_near(vf x, vf *n)
 {
     *n = vf_rint(x * 0x1.45f306p-1f);
@@ -228,7 +228,7 @@ VEC_FN vd vec_pow_log2(vd m, vd k, vd y)
     return vd_max_fast(vd_set1(-200.0), vd_min_fast(vd_set1(200.0), y * log));
 }
 
-/** x^y as C's pow: 2 ulp. Zeros, infinities and NaN go to libm, lane by lane. */
+/** x^y with the limits of C's pow(): 2 ulp. Lanes with zeros, infinities or NaN call libm. */
 VEC_FN vf vf_pow(vf x, vf y)
 {
     vf k, m = vf_split(vf_abs(x), &k);

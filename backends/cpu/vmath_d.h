@@ -11,6 +11,7 @@
 
 #include "backends/cpu/vec.h"
 
+/** c[0] + c[1] x + ... + c[n-1] x^(n-1) by Horner's rule. */
 VEC_FN vd vec_horner_d(vd x, const double *c, int n)
 {
     vd p = vd_set1(c[n - 1]);
@@ -107,8 +108,8 @@ VEC_FN vd vec_trig_reduce_d(vd x, vd *n, vd *tail)
     return r;
 }
 
-/* Sine and cosine of the reduced argument, swapped in odd quadrants, and the quadrant of x: its low
- * two bits. */
+/* Writes sine and cosine of the reduced argument, swapped in odd quadrants. The low two bits of the
+ * result are the quadrant of x. */
 VEC_FN vul vd_trig(vd x, vd *sine, vd *cosine)
 {
     vd n, tail, r = vec_trig_reduce_d(x, &n, &tail), z = r * r;
@@ -210,7 +211,7 @@ VEC_FN vd vd_erf(vd x)
     return vd_select(vd_lt(a, vd_set1(1.0)), vec_erf_near_d(x), vd_copysign(large, x));
 }
 
-/** x^y as C's pow, lane by lane. */
+/** x^y by C's pow(), lane by lane. */
 VEC_FN vd vd_pow(vd x, vd y)
 {
     for (int i = 0; i < VD_LANES; i++)

@@ -68,7 +68,7 @@ VEC_FN V F(exp)(V x)
     return F(exp_reduced)(F(exp_reduce)(x, n), n);
 }
 
-/** e^x / 2, which is finite where sinh and cosh are: 1 ulp. */
+/** e^x / 2, which is finite wherever sinh(x) and cosh(x) are: 1 ulp. */
 VEC_FN V F(exp_half)(V x)
 {
     x = F(clamp)(x, EXP_LOW, EXP_HIGH + 1);
@@ -199,7 +199,7 @@ VEC_FN V F(tan)(V x)
     return F(trig_far)(x, F(select)(F(eq)(x, F(zero)()), x, y), tan);
 }
 
-/* -------------------------------------------------------------------- sigmoid and kin ----- */
+/* ------------------------------------------------------------------ sigmoid and related --- */
 
 /** 1 / sqrt(x): 2 ulp. */
 VEC_FN V F(rsqrt)(V x) { return K(1) / F(sqrt)(x); }
@@ -255,7 +255,7 @@ VEC_FN V F(erfc)(V x)
     return F(select)(F(lt)(x, F(zero)()), K(2) - tail, tail);
 }
 
-/* The normal distribution: Phi(x), and exp(-x^2/2) to *bell. */
+/* Returns the normal distribution Phi(x); *bell receives exp(-x^2/2). */
 VEC_FN V F(normal_cdf)(V x, V *bell)
 {
     V t = F(min_fast)(K(NORMAL_END), F(abs)(x));
@@ -271,7 +271,8 @@ VEC_FN V F(gelu)(V x)
     return F(max_fast)(K(-NORMAL_END), x) * cdf;
 }
 
-/** Derivative: Phi(x) + x phi(x). Absolute error 2^-22 (f64: 2^-51). */
+/** Derivative of gelu: Phi(x) + x phi(x), phi the normal density. Absolute error 2^-22 (f64:
+ * 2^-51). */
 VEC_FN V F(gelu_grad)(V x)
 {
     V bell, cdf = F(normal_cdf)(x, &bell);
@@ -294,7 +295,8 @@ VEC_FN V F(gelu_tanh)(V x)
     return c * F(select)(F(lt)(x, F(zero)()), e, K(1)) / (e + K(1));
 }
 
-/** Derivative: s + x s (1 - s) (2 y)', s = sigmoid(2 y). Absolute error 2^-21 (f64: 2^-50). */
+/** Derivative of gelu_tanh: s + x s (1 - s) (2 y)', s = sigmoid(2 y). Absolute error 2^-21 (f64:
+ * 2^-50). */
 VEC_FN V F(gelu_tanh_grad)(V x)
 {
     V c = F(clamp)(x, -NORMAL_END, NORMAL_END), z = c * c;
@@ -325,7 +327,7 @@ VEC_FN V F(cosh)(V x)
 
 /* -------------------------------------------------------------------- inverse ------------- */
 
-/** Arc sine: 3 ulp. Above 1/2 by asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2)). */
+/** Arc sine: 3 ulp. For |x| > 1/2: asin(|x|) = pi/2 - 2 asin(sqrt((1 - |x|) / 2)). */
 VEC_FN V F(asin)(V x)
 {
     V a = F(abs)(x);
@@ -350,8 +352,9 @@ VEC_FN V F(acos)(V x)
     return F(select)(small, middle, F(select)(F(lt)(x, F(zero)()), left, y));
 }
 
-/* atan(b / a) for a, b >= 0, not both 0 or both Inf, a + b finite unless one is Inf. One division:
- * above tan(3 pi/8) by pi/2 - atan(a / b), above tan(pi/8) by pi/4 + atan((b - a) / (b + a)). */
+/* atan(b / a) for a, b >= 0, not both 0 or both Inf, a + b finite unless one is Inf, with a single
+ * division. If b / a > tan(3 pi/8), the result is pi/2 - atan(a / b); else if b / a > tan(pi/8), it
+ * is pi/4 + atan((b - a) / (b + a)). */
 VEC_FN V F(atan_ratio)(V b, V a)
 {
     VM high = F(gt)(b, a * K(0x1.3504f333f9de6p+1)), middle = F(gt)(b, a * K(0x1.a827999fcef32p-2));

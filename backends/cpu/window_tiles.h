@@ -1,7 +1,7 @@
 /**
  * @file window_tiles.h
- * Products of windows and weights in f32, for results with channels innermost. Each lane, a task of
- * the thread pool, gathers the windows of a tile into its own scratch memory and multiplies them
+ * Products of windows and weights in f32, for results with channels innermost. Each worker (a task
+ * of the thread pool) gathers the windows of a tile into its own scratch memory and multiplies them
  * while they are in cache. Included by convolution.c only.
  *
  * Each result is the sum of slices of the window in order; a slice is one chain of multiply-adds
@@ -28,28 +28,31 @@ typedef struct tiles {
     const float *weight; /* (rows, depth), dense */
     const float *bias;   /* (rows), or NULL */
     float *packed;       /* the weight in panels of (depth, TILE_PANEL) */
-    float *scratch;      /* per lane: gathered windows, then results unless `direct` */
-    int64_t lane, result; /* floats of a lane's scratch; offset of the results in it */
+    float *scratch;      /* per worker: gathered windows, then results unless `direct` */
+    int64_t worker_floats; /* floats of a worker's scratch */
+    int64_t result;      /* offset of the results in a worker's scratch */
     int64_t rows, depth; /* output channels; elements of a window */
-    int64_t all, count;  /* number of windows; of tiles */
-    int64_t step;        /* elements from position to position in `to`, if `direct` */
-    int64_t lanes;       /* number of lanes */
-    bool direct;         /* results are written to `to`, which is a matrix (all, rows) */
+    int64_t all, count;  /* numbers of windows and of tiles */
+    int64_t step;        /* distance of positions in `to` in elements, if `direct` */
+    int64_t workers;     /* number of workers */
+    bool direct;         /* results are written to `to`, whose memory is a matrix (all, rows) */
 } tiles;
 
+/** Width of a packed panel with so many columns: one or two vectors. */
 TS_INLINE int64_t tile_width(int64_t columns) { return columns > VF_LANES ? TILE_PANEL : VF_LANES; }
 
-/** Sets t->count, lanes, lane and result. Returns the number of floats of t->packed. */
+/** Sets t->count, workers, worker_floats and result. Returns the number of floats of t->packed. */
 static int64_t plan_tiles(tiles *t)
 {
     t->count = ts_ceil_div(t->all, TILE_WINDOWS);
-    t->lanes = ts_min64(ts_num_threads(), t->count);
+    t->workers = ts_min64(ts_num_threads(), t->count);
     t->result = ts_ceil_div(TILE_WINDOWS * t->depth, VF_LANES) * VF_LANES;
-    t->lane = t->result + (t->direct ? 0 : TILE_WINDOWS * t->rows);
-    t->lane = ts_ceil_div(t->lane, VF_LANES) * VF_LANES;
+    t->worker_floats = t->result + (t->direct ? 0 : TILE_WINDOWS * t->rows);
+    t->worker_floats = ts_ceil_div(t->worker_floats, VF_LANES) * VF_LANES;
     return ts_ceil_div(t->rows, TILE_PANEL) * TILE_PANEL * t->depth;
 }
 
+/** Packs panels begin to end - 1 of the weight. */
 static void pack_weight(void *ctx, int64_t begin, int64_t end)
 {
     const tiles *t = ctx;
@@ -82,6 +85,7 @@ static void multiply_rows(const tiles *t, const float *windows, int64_t row, int
     }
 }
 
+/** Computes windows first to first + count - 1. */
 static void run_tile(const tiles *t, int64_t first, int64_t count, float *scratch)
 {
     windows w = t->w;
@@ -105,23 +109,26 @@ static void run_tile(const tiles *t, int64_t first, int64_t count, float *scratc
     copy_strips(&out, 0, count);
 }
 
-/** Runs lanes begin to end - 1. The numbers of tiles of two lanes differ by at most one. */
-static void run_lanes(void *ctx, int64_t begin, int64_t end)
+/** Runs workers begin to end - 1. The numbers of tiles of two workers differ by at most one. */
+static void run_workers(void *ctx, int64_t begin, int64_t end)
 {
     const tiles *t = ctx;
-    for (int64_t lane = begin; lane < end; lane++)
-        for (int64_t i = t->count * lane / t->lanes; i < t->count * (lane + 1) / t->lanes; i++) {
+    for (int64_t worker = begin; worker < end; worker++)
+        for (int64_t i = t->count * worker / t->workers; i < t->count * (worker + 1) / t->workers;
+             i++) {
             int64_t first = t->all * i / t->count;
-            run_tile(t, first, t->all * (i + 1) / t->count - first, t->scratch + lane * t->lane);
+            run_tile(t, first, t->all * (i + 1) / t->count - first,
+                     t->scratch + worker * t->worker_floats);
         }
 }
 
+/** Packs the weight and computes all tiles on the thread pool. */
 static void run_tiles(tiles *t)
 {
     ts_parallel_for(ts_ceil_div(t->rows, TILE_PANEL), 1 + 65536 / (TILE_PANEL * t->depth),
                     pack_weight, t);
     double work = (double)t->all * (double)t->rows * (double)t->depth;
-    ts_parallel_for(t->lanes, work > 1 << 18 ? 1 : t->lanes, run_lanes, t);
+    ts_parallel_for(t->workers, work > 1 << 18 ? 1 : t->workers, run_workers, t);
 }
 
 #endif

@@ -23,6 +23,7 @@ typedef struct image {
         size[3];         /* spatial sizes */
 } image;
 
+/** Describes tensor t (N, C, and `dims` spatial dims of sizes `size`). Borrows its memory. */
 static image image_of(const ts_tensor *t, const int64_t *size, int dims)
 {
     image v = {.data = t->data, .n = t->strides[0], .c = t->strides[1],
@@ -102,16 +103,16 @@ typedef struct windows {
     char *to;
 } windows;
 
-/** Image (n) and position (i) of a window. */
-typedef struct place {
+/** Multi-index of a window: its image n and its position i[3]. */
+typedef struct window_index {
     int64_t n, i[3];
-} place;
+} window_index;
 
-/** Place of window number `at`. Windows are numbered by image, then by position, the last dim
+/** Multi-index of window number `at`. Windows are numbered by image, then by position, the last dim
  *  fastest. */
-static place place_of(const axis *a, int64_t at)
+static window_index window_index_of(const axis *a, int64_t at)
 {
-    place p;
+    window_index p;
     for (int d = 2; d >= 0; d--) {
         p.i[d] = at % a[d].count;
         at /= a[d].count;
@@ -121,7 +122,7 @@ static place place_of(const axis *a, int64_t at)
 }
 
 /** Moves p by `run` windows, at most to the first window of the next line of the last dim. */
-static void next_place(place *p, const axis *a, int64_t run)
+static void advance_window(window_index *p, const axis *a, int64_t run)
 {
     p->i[2] += run;
     for (int d = 2; d > 0 && p->i[d] >= a[d].count; d--) {
@@ -134,11 +135,12 @@ static void next_place(place *p, const axis *a, int64_t run)
     }
 }
 
-/** Sets [*low, *high) to the indices k in [0, n) for which at + k step is in [0, size). */
+/** Sets [*low, *high) to the indices k in [0, n) for which at + k step is in [0, size). step is not
+ *  0. */
 static void inside_of(int64_t at, int64_t step, int64_t size, int64_t n, int64_t *low,
                       int64_t *high)
 {
-    if (step < 0) { /* the same numbers from the other end */
+    if (step < 0) { /* counts k from the other end */
         inside_of(at + (n - 1) * step, -step, size, n, high, low);
         *low = n - *low;
         *high = n - *high;
@@ -150,7 +152,8 @@ static void inside_of(int64_t at, int64_t step, int64_t size, int64_t n, int64_t
     *high = ts_min64(ts_max64(*high, *low), n);
 }
 
-/** Sets [*low, *high) to the positions of a line at which all taps of the last dim are inside. */
+/** Sets [*low, *high) to the positions of a line at which all taps of the last dim are inside the
+ *  image. */
 static void inner_positions(const windows *w, int64_t *low, int64_t *high)
 {
     const axis *line = &w->axis[2];
@@ -164,7 +167,7 @@ static void inner_positions(const windows *w, int64_t *low, int64_t *high)
 
 /** Address of the image line (index 0 of the last dim, channel 0) that window p reads with taps j0
  *  and j1 of the first two dims; NULL if the line is outside the image. */
-static const char *line_at(const windows *w, const place *p, int64_t j0, int64_t j1)
+static const char *line_at(const windows *w, const window_index *p, int64_t j0, int64_t j1)
 {
     const char *at = w->from.data + p->n * w->from.n * w->item;
     const int64_t j[2] = {j0, j1};
@@ -178,8 +181,8 @@ static const char *line_at(const windows *w, const place *p, int64_t j0, int64_t
     return at;
 }
 
-/** Gathers the window p as (taps, channels). */
-static void gather_window(const windows *w, char *to, const place *p)
+/** Gathers window p as (taps, channels), with zeros for elements outside the image. */
+static void gather_window(const windows *w, char *to, const window_index *p)
 {
     const axis *a = w->axis, *last = &a[2];
     int64_t bytes = w->channels * w->item, line = last->taps * bytes, step = w->from.at[2];
@@ -197,9 +200,9 @@ static void gather_window(const windows *w, char *to, const place *p)
         }
 }
 
-/** Gathers `run` windows along the last dim, starting at window p, which read no pixel outside of a
- *  line. */
-static void gather_inside(const windows *w, char *to, const place *p, int64_t run)
+/** Gathers `run` windows along the last dim, starting at window p. Their taps along the last dim
+ *  are all inside the image. */
+static void gather_inside(const windows *w, char *to, const window_index *p, int64_t run)
 {
     const axis *a = w->axis, *last = &a[2];
     int64_t step = w->from.at[2] * w->item, pixel = w->channels * w->item;
@@ -229,9 +232,9 @@ static void gather_by_window(void *ctx, int64_t begin, int64_t end)
     const axis *a = w->axis;
     int64_t whole = a[0].taps * a[1].taps * a[2].taps * w->channels * w->item, low, high;
     char *to = w->to + begin * whole;
-    place p = place_of(a, w->first + begin);
+    window_index p = window_index_of(a, w->first + begin);
     inner_positions(w, &low, &high);
-    for (int64_t run; begin < end; begin += run, to += run * whole, next_place(&p, a, run)) {
+    for (int64_t run; begin < end; begin += run, to += run * whole, advance_window(&p, a, run)) {
         bool inside = p.i[2] >= low && p.i[2] < high;
         run = inside ? ts_min64(high - p.i[2], end - begin) : 1;
         if (inside)
@@ -242,7 +245,7 @@ static void gather_by_window(void *ctx, int64_t begin, int64_t end)
 }
 
 /** Gathers one tap j of one channel for `run` windows along the last dim, starting at window p. */
-static void gather_run(const windows *w, char *to, const place *p, const int64_t *j,
+static void gather_run(const windows *w, char *to, const window_index *p, const int64_t *j,
                        const char *channel, int64_t run)
 {
     const axis *a = &w->axis[2];
@@ -267,8 +270,8 @@ static void gather_by_tap(void *ctx, int64_t begin, int64_t end)
             left /= a[d].taps;
         }
         char *to = w->to + row * w->row * w->item;
-        place p = place_of(a, w->first);
-        for (int64_t done = 0; done < w->count; done += run, next_place(&p, a, run)) {
+        window_index p = window_index_of(a, w->first);
+        for (int64_t done = 0; done < w->count; done += run, advance_window(&p, a, run)) {
             run = ts_min64(a[2].count - p.i[2], w->count - done);
             const char *at = line_at(w, &p, j[0], j[1]);
             if (at)
@@ -280,7 +283,7 @@ static void gather_by_tap(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** True if each window is one pixel, in the order of the image. */
+/** True if each window is one pixel and the windows cover the image in its order. */
 static bool windows_are_pixels(const windows *w)
 {
     for (int d = 0; d < 3; d++) {
@@ -320,6 +323,7 @@ typedef struct strips {
     bool back; /* true: from the matrix into the image */
 } strips;
 
+/** Copies positions begin to end - 1, counted from s->first. */
 static void copy_strips(void *ctx, int64_t begin, int64_t end)
 {
     const strips *s = ctx;
@@ -327,8 +331,8 @@ static void copy_strips(void *ctx, int64_t begin, int64_t end)
     const image *v = &s->image;
     int64_t run, step = a[2].step * v->at[2];
     int64_t channel = s->position_step == 1 ? s->channel_step * s->count : s->channel_step;
-    place p = place_of(a, s->first + begin);
-    for (int64_t q = begin; q < end; q += run, next_place(&p, a, run)) {
+    window_index p = window_index_of(a, s->first + begin);
+    for (int64_t q = begin; q < end; q += run, advance_window(&p, a, run)) {
         run = ts_min64(a[2].count - p.i[2], end - q);
         char *at = v->data + p.n * v->n * s->item, *m = s->matrix + q * s->position_step * s->item;
         for (int d = 0; d < 3; d++)
@@ -353,11 +357,12 @@ static void copy_matrix(const strips *all, int64_t first, int64_t count, bool ba
 /** A copy of an image to one with other strides. */
 typedef struct image_copy {
     image from, to;
-    int64_t channels, line, parts; /* pixels at equal distances, and in how many parts */
-    int item;
+    int64_t channels;
+    int64_t line, parts; /* line: pixels at equal distances; parts: tasks per line */
+    int item;            /* bytes of an element */
 } image_copy;
 
-enum { COPIED = 256 }; /* pixels of a part */
+enum { COPIED = 256 }; /* pixels of a task */
 
 /** Offset of pixel i of image n in elements. */
 static int64_t pixel_of(const image *v, int64_t n, int64_t i)
@@ -390,7 +395,7 @@ static bool has_even_pixels(const image *v)
            (n[0] == 1 || v->at[0] == n[1] * n[2] * v->at[2]);
 }
 
-/** Copies an image of the same sizes. */
+/** Copies `from` to `to`, an image of the same sizes, on the thread pool. */
 static void copy_image(const image *from, const image *to, int64_t batch, int64_t channels,
                        int item)
 {
@@ -412,7 +417,8 @@ static image dense_image(const image *v, int64_t channels, bool last, char *to)
                    .size = {v->size[0], v->size[1], v->size[2]}};
 }
 
-/** Copies the image v to memory at `to`, with channels innermost. to NULL: copies nothing. */
+/** Copies the image v to memory at `to`, with channels innermost, and returns the copy. If `to` is
+ *  NULL, only describes it. */
 static image interleave(const image *v, int64_t batch, int64_t channels, char *to, int item)
 {
     image made = dense_image(v, channels, true, to);
@@ -421,18 +427,18 @@ static image interleave(const image *v, int64_t batch, int64_t channels, char *t
     return made;
 }
 
-/** Address of the first channel's element at position `first`. */
+/** Address of channel 0 of the image's element at position `first`. */
 static char *position_at(const image *v, const axis *a, int64_t first, int item)
 {
-    place p = place_of(a, first);
+    window_index p = window_index_of(a, first);
     char *at = v->data + p.n * v->n * item;
     for (int d = 0; d < 3; d++)
         at += (a[d].start + p.i[d] * a[d].step) * v->at[d] * item;
     return at;
 }
 
-/** Returns how many consecutive positions are at equal distances in memory: all positions of the
- *  batch, those of one image, or 0. Sets *step to the distance in elements. */
+/** Returns the number of consecutive positions that are at equal distances in memory: all positions
+ *  of the batch, those of one image, or 0. Sets *step to the distance in elements. */
 static int64_t even_positions(const image *v, const axis *a, int64_t batch, int64_t *step)
 {
     const int64_t counts[4] = {batch, a[0].count, a[1].count, a[2].count};
@@ -499,7 +505,7 @@ static void copy_weights(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** True if the tensor's memory has the layout of the matrix; then sets w->matrix to it. */
+/** If the tensor's memory has the layout of the matrix, sets w->matrix to it and returns true. */
 static bool weights_in_place(weights *w)
 {
     const axis *a = w->axis;
