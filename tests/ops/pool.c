@@ -35,6 +35,43 @@ TS_TEST(pools_take_one_sample_and_default_strides)
                                            NULL), 1), 2);
 }
 
+/* torch.nn.functional.max_pool2d and avg_pool2d of arange(9) as (1, 1, 3, 3), ceil_mode=True */
+TS_TEST(with_ceil_the_only_window_may_be_larger_than_the_padded_image)
+{
+    static const struct {
+        int64_t size, kernel, stride, padding, dilation, places;
+    } cases[] = {
+        {3, 4, 4, 0, 1, 1}, {3, 4, 2, 0, 1, 1}, {3, 5, 3, 0, 1, 1}, {3, 3, 5, 0, 2, 1},
+        {3, 5, 2, 0, 1, 0}, {1, 3, 2, 0, 1, 0}, {1, 3, 3, 0, 1, 1}, {2, 7, 3, 1, 1, 0},
+        {2, 7, 4, 1, 1, 1}, {1, 2, 4, 1, 1, 1}, {4, 2, 3, 1, 1, 2}, {5, 2, 4, 1, 1, 2},
+    };
+    TS_SCOPE;
+    ts_tensor *nine = ts_view(ts_arange(0, 9, 1, TS_F32), TS_SIZES(1, 1, 3, 3)), *y;
+    for (int64_t stride = 2; stride < 5; stride += 2) {
+        OK(y = ts_max_pool2d(nine, POOL(.kernel = {4, 4}, .stride = {stride, stride}, .ceil = true),
+                             NULL));
+        ck_assert_int_eq(ts_numel(y), 1);
+        ck_assert_double_eq(at(y, 0), 8);
+        OK(y = ts_avg_pool2d(nine, POOL(.kernel = {4, 4}, .stride = {stride, stride},
+                                        .ceil = true)));
+        ck_assert_int_eq(ts_numel(y), 1);
+        ck_assert_double_eq(at(y, 0), 4);
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ts_tensor *x = ts_zeros(TS_SIZES(1, 1, cases[i].size), TS_F32);
+        ts_pool_opts o = {.size = sizeof o, .kernel = {cases[i].kernel},
+                          .stride = {cases[i].stride}, .padding = {cases[i].padding},
+                          .dilation = {cases[i].dilation}, .ceil = true};
+        y = ts_max_pool1d(x, &o, NULL);
+        ck_assert_int_eq(y ? ts_size(y, 2) : 0, cases[i].places);
+        if (cases[i].dilation == 1) {
+            y = ts_avg_pool1d(x, &o);
+            ck_assert_int_eq(y ? ts_size(y, 2) : 0, cases[i].places);
+        }
+        ts_error_clear();
+    }
+}
+
 /** The function that a test runs on both layouts. */
 static ts_tensor *run(int op, ts_tensor *x)
 {
