@@ -72,6 +72,21 @@ ts_status ts_infer_copy(ts_frame *f)
     return TS_OK;
 }
 
+ts_status ts_infer_contiguous(ts_frame *f)
+{
+    plan_copy(f);
+    return TS_OK;
+}
+
+/** For backends that have a kernel of `copy` only. */
+ts_status ts_composite_contiguous(ts_frame *f)
+{
+    ts_tensor *copy = ts_above.convert(f->args[0].t, (ts_dtype)f->args[0].t->dtype);
+    TS_TRY(copy);
+    f->rets[0] = V_T(copy);
+    return TS_OK;
+}
+
 ts_status ts_infer_to(ts_frame *f)
 {
     TS_TRY(ts_check_dtype_number(f, 1));

@@ -246,11 +246,6 @@ ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source)
     return TS_INVOKE_OUT(destination, TS_OP_copy, V_T(source));
 }
 
-ts_tensor *ts_contiguous(ts_tensor *self)
-{
-    return TS_INVOKE(TS_OP_contiguous, V_T(self));
-}
-
 ts_tensor *ts_to(ts_tensor *self, ts_dtype dtype)
 {
     return TS_INVOKE(TS_OP_to, V_T(self), V_DT(dtype));

@@ -119,18 +119,6 @@ ts_status ts_infer_reshape(ts_frame *f)
     return TS_OK;
 }
 
-/** Stores an alias of argument 0, or a contiguous copy. */
-ts_status ts_infer_contiguous(ts_frame *f)
-{
-    const ts_tensor *t = f->args[0].t;
-    if (t->flags & TS_TENSOR_CONTIGUOUS)
-        return ts_give_alias(f, 0, t->sizes, t->strides, t->ndim, 0);
-    ts_tensor *copy = ts_above.convert(f->args[0].t, (ts_dtype)t->dtype);
-    TS_TRY(copy);
-    f->rets[0] = V_T(copy);
-    return TS_OK;
-}
-
 /* ------------------------------------------------------------------------- order of dims ---- */
 
 ts_status ts_infer_permute(ts_frame *f)
@@ -274,6 +262,12 @@ ts_status ts_infer_as_strided(ts_frame *f)
 }
 
 /* -------------------------------------------------------------------------- public forms ---- */
+
+ts_tensor *ts_contiguous(ts_tensor *t)
+{
+    bool copies = t && !(t->flags & TS_TENSOR_CONTIGUOUS);
+    return TS_INVOKE(copies ? TS_OP_contiguous : TS_OP_alias, V_T(t));
+}
 
 /** A new tensor t with its dims permuted, for functions that keep no handle of t. The result is no
  *  view for the checks of writes, because no other tensor has its memory. */

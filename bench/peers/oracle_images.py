@@ -3,12 +3,14 @@ Operators over images for bench/compare.py --suite oracle: convolutions, norms b
 padding and resizing. Values are finite: with infinities a sum depends on the order of its terms.
 """
 # SPDX-License-Identifier: MIT
+import contextlib
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 
-from peers.oracle_draw import ALL, FLOATS
+from peers.oracle_draw import ALL, FLOATS, Draw
 from peers.oracle_more import wide_of
 from peers.oracle_ops import op
 
@@ -73,6 +75,8 @@ def convolution_gradients(d):
             y = aten.convolution(x, w, None, *numbers)
         except RuntimeError:  # sizes that do not fit
             continue
+        if not y.numel():
+            continue
         g = tensor(d, list(y.shape), x.dtype)
         return [g, x, w, list(x.shape), list(w.shape), *numbers]
 
@@ -84,13 +88,15 @@ op('convolution_backward', convolution_gradients, function=convolution_gradient,
 
 # ---------------------------------------------------------------------------------- norms ----
 
-def normed(d, groups=1):
-    """An image of at least two elements per channel, weight, bias, and the dtype of statistics."""
+def normed(d, groups=1, mixed=None):
+    """An image of at least two elements per channel, weight, bias, and the dtype of statistics.
+    mixed: weight and bias have that dtype; None: drawn."""
     calm(d)
     dtype = d.float_dtype()
     wide = wide_of(dtype)
     sizes = [d.integer(2, 4), groups * d.integer(1, 4), *drawn(d, d.integer(0, 4), 1, 5)]
-    weight = d.tensor([sizes[1]], wide if d.flag() else dtype) if d.chance(0.7) else None
+    mixed = d.flag() if mixed is None else mixed
+    weight = d.tensor([sizes[1]], wide if mixed else dtype) if d.chance(0.7) else None
     bias = None if weight is None else d.tensor([sizes[1]], weight.dtype)
     return tensor(d, sizes, dtype), weight, bias, wide
 
@@ -100,8 +106,9 @@ def statistics(d, sizes, dtype):
 
 
 def batch_normed(d):
-    x, w, b, wide = normed(d)
-    given = statistics(d, [x.shape[1]], wide) if d.chance(0.4) else (None, None)
+    evaluates = d.chance(0.4)  # PyTorch then requires one dtype of statistics and weight
+    x, w, b, wide = normed(d, mixed=True if evaluates else None)
+    given = statistics(d, [x.shape[1]], wide) if evaluates else (None, None)
     return [x, *given, w, b, d.pick([1e-5, 1e-3, 0.1])]
 
 
@@ -140,8 +147,10 @@ def batch_norm_gradients(d):
 
 
 def batch_norm_relu_gradient(g, x, mean, var, w, b, eps, constant):
-    wide = wide_of(x.dtype)
-    y = F.batch_norm(x, mean.to(wide), var.to(wide), w, b, False, 0.1, eps)
+    wide, shape = wide_of(x.dtype), [1, -1, *[1] * (x.dim() - 2)]
+    y = (x.to(wide) - mean.reshape(shape)) * torch.rsqrt(var.reshape(shape) + eps)
+    if w is not None:
+        y = y * w.to(wide).reshape(shape) + b.to(wide).reshape(shape)
     return batch_norm_gradient(torch.where(y > 0, g, 0), x, mean, var, w, eps, constant)
 
 
@@ -210,12 +219,18 @@ def windows(d, dilated):
     return x, kernel, stride, padding, dilation, d.flag()
 
 
-def max_pooled(d):
-    return list(windows(d, True))
-
-
 def max_pool(x, kernel, *numbers):
     return getattr(F, f'max_pool{len(kernel)}d')(x, kernel, *numbers, True)
+
+
+def max_pooled(d):
+    """No window lies in the padding alone: PyTorch's gradient then writes out of bounds."""
+    while True:
+        args = windows(d, True)
+        with contextlib.suppress(RuntimeError):  # sizes that do not fit
+            if torch.isinf(max_pool(torch.zeros_like(args[0]), *args[1:])[0]).any():
+                continue
+        return list(args)
 
 
 def avg_pooled(d):
@@ -329,9 +344,41 @@ def pad(x, padding, mode, value):
     return F.pad(x, padding, PADS[mode], *([value] if mode == 0 else []))
 
 
-def interpolate_gradient(g, sizes, *numbers):
+def keys(x):
+    """The cubic kernel of Keys with a = -0.75, for 0 <= x <= 2."""
+    near = (1.25 * x - 2.25) * x * x + 1
+    return torch.where(x <= 1, near, ((-0.75 * x + 3.75) * x - 6) * x + 3)
+
+
+def matrix(size, out, mode, corners):
+    """Weights (out, size) of a dim, whose positions are rounded."""
+    at, first = torch.arange(out, dtype=torch.float64), torch.zeros(out, dtype=torch.int64)
+    if corners:
+        at = at * ((size - 1) / (out - 1) if out > 1 else 0)
+    else:
+        at = (at + 0.5) * (size / out) - 0.5
+    at = at.clamp(min=0) if mode == 1 else at
+    first, weights = at.floor(), torch.zeros(out, size, dtype=torch.float64)
+    for k in range(-1, 3):
+        apart = (at - (first + k)).abs()
+        weight = keys(apart) if mode == 2 else (1 - apart).clamp(min=0)
+        index = (first + k).clamp(0, size - 1).long()
+        weights = weights.scatter_add(1, index[:, None], weight[:, None])
+    return weights
+
+
+def interpolate_by_matrices(x, sizes, mode, corners, *scales):
+    if mode == 0:
+        return interpolate(x, sizes, mode, corners, *scales)
+    for d, out in enumerate(sizes):
+        w = matrix(x.shape[2 + d], out, mode, corners).to(x.dtype)
+        x = (x.movedim(2 + d, -1) @ w.t()).movedim(-1, 2 + d)
+    return x
+
+
+def interpolate_gradient(g, sizes, *numbers, function=interpolate):
     out = list(g.shape[-len(sizes):])
-    return linear_gradient(lambda x: interpolate(x, out, *numbers), g, sizes)
+    return linear_gradient(lambda x: function(x, out, *numbers), g, sizes)
 
 
 def resized_gradients(d):
@@ -358,12 +405,15 @@ def shuffled(back):
         by, size = d.integer(1, 4), drawn(d, 2, 1, 5)
         by_size = [by * s for s in size] if back else size
         channels = d.integer(1, 4) * (1 if back else by * by)
-        return [tensor(d, [*drawn(d, d.integer(0, 3), 1, 3), channels, *by_size], d.pick(ALL)), by]
+        lead = drawn(d, d.integer(0, 3), 1, 3)
+        make = tensor if len(lead) == 1 else Draw.tensor  # PyTorch refuses channels_last_3d
+        return [make(d, [*lead, channels, *by_size], d.pick(ALL)), by]
     return draw
 
 
-op('interpolate', resized, function=interpolate, sums=True)
-op('interpolate_backward', resized_gradients, function=interpolate_gradient, sums=True)
+op('interpolate', resized, function=interpolate, sums=True, ours=interpolate_by_matrices)
+op('interpolate_backward', resized_gradients, function=interpolate_gradient, sums=True,
+   ours=partial(interpolate_gradient, function=interpolate_by_matrices))
 op('pad_backward', padded_gradients, function=pad_gradient, sums=True)
 op('pad', padded, function=pad, arithmetic=True)
 op('pixel_shuffle', shuffled(False))

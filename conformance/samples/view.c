@@ -237,7 +237,6 @@ static void ref_diagonal_backward(ts_ref *r)
 
 static const ts_sample samples[] = {
     {"alias", "same", {T(SWEEP, 3)}, ref_same, .dtypes = DT_ALL, .grad = true},
-    {"contiguous", "same", {T(2, SWEEP, 3)}, ref_same, .dtypes = DT_ALL, .grad = true},
     {"detach", "same", {T(SWEEP, 3)}, ref_same, .dtypes = DT_ALL},
     {"view", "merge", {T(2, SWEEP, 3), INTS(2, -1)}, ref_reshape, .dtypes = DT_ALL,
      .no_layouts = true, .no_empty = true,

@@ -60,7 +60,6 @@ TS_TEST(copy_refuses_null)
     REFUSES((ts_clone)(NULL));
     REFUSES((ts_copy_)(NULL, x));
     REFUSES((ts_copy_)(x, NULL));
-    REFUSES((ts_contiguous)(NULL));
     REFUSES((ts_to)(NULL, TS_F32));
     REFUSES((ts_to_device)(NULL, TS_DEVICE_CPU));
 }

@@ -7,6 +7,8 @@
 
 TS_BEGIN_DECLS
 
+/** An alias of t if t is contiguous, else a contiguous copy. Any dtype. */
+TS_API ts_tensor *ts_contiguous(ts_tensor *t);
 /**
  * The same elements in channels-last layout, (N, spatial dims, C) in memory, with gradients and of
  * any dtype: an alias of t if t has this layout, else a copy. Operators over images then keep it.

@@ -135,9 +135,6 @@ TS_API ts_tensor *ts_clone(ts_tensor *self);
  */
 TS_API ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source);
 
-/** Alias of self if self is contiguous, else a contiguous copy. Any dtype. */
-TS_API ts_tensor *ts_contiguous(ts_tensor *self);
-
 /**
  * Copy of self, in the memory order of ts_clone(), converted to another dtype; always a new tensor.
  * Float to integer truncates towards zero; in bool, values other than 0 are true.
