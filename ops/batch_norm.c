@@ -267,6 +267,15 @@ static ts_status check_self(const caller *c)
                                      t->ndim);
 }
 
+/** Checks that none of n optional tensors is NULL. */
+static ts_status check_given(const caller *c, ts_tensor *const *t, const char *const *names, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!ts_is_none(t[i]) && !ts_tensor_ok(t[i], c->op, names[i], c->site))
+            return ts_error_code();
+    return TS_OK;
+}
+
 /** Checks that t, argument `name`, has size C and self's device and, unless `any`, self's dtype or
  *  the dtype that its arithmetic uses; with `any` a floating dtype. */
 static ts_status check_channels(const caller *c, const ts_tensor *t, const char *name, bool any)
@@ -292,7 +301,7 @@ static ts_status check_channels(const caller *c, const ts_tensor *t, const char 
 }
 
 /** Checks running_mean and running_var. In training both may be TS_NONE. */
-static ts_status check_running(const caller *c, ts_tensor *const running[2], bool training)
+static ts_status check_running(const caller *c, ts_tensor *const *running, bool training)
 {
     static const char *const names[] = {"running_mean", "running_var"};
     for (int i = 0; i < 2; i++) {
@@ -305,8 +314,6 @@ static ts_status check_running(const caller *c, ts_tensor *const running[2], boo
                                        : "in evaluation");
         if (ts_is_none(t))
             continue;
-        if (!ts_tensor_ok(t, c->op, names[i], c->site))
-            return ts_error_code();
         TS_TRY(check_channels(c, t, names[i], training));
         if (training && !(t->flags & TS_TENSOR_CONTIGUOUS))
             return ts_fail_op(TS_ERR_SHAPE, c->op, c->site, NULL,
@@ -323,8 +330,11 @@ static ts_tensor *normalise(int op, const void *site, ts_tensor *self, ts_tensor
                             bool training, double momentum, double eps)
 {
     const caller c = {ts_op_name(op), site, self};
+    static const char *const names[] = {"running_mean", "running_var", "weight", "bias"};
+    ts_tensor *const given[] = {running_mean, running_var, weight, bias};
     TS_TRY_NULL(check_self(&c));
-    TS_TRY_NULL(check_running(&c, (ts_tensor *[]){running_mean, running_var}, training));
+    TS_TRY_NULL(check_given(&c, given, names, TS_COUNTOF(given)));
+    TS_TRY_NULL(check_running(&c, given, training));
     bool track = training && !ts_is_none(running_mean);
     if (track && !(momentum >= 0 && momentum <= 1)) {
         ts_fail_op(TS_ERR_VALUE, c.op, site, NULL,
@@ -368,21 +378,17 @@ ts_tensor *ts_instance_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias,
     ts_tensor *const parameters[] = {weight, bias};
     static const char *const names[] = {"weight", "bias"};
     TS_TRY_NULL(check_self(&c));
+    TS_TRY_NULL(check_given(&c, parameters, names, TS_COUNTOF(parameters)));
     for (int i = 0; i < 2; i++)
-        if (!ts_is_none(parameters[i]) &&
-            (!ts_tensor_ok(parameters[i], c.op, names[i], c.site) ||
-             check_channels(&c, parameters[i], names[i], false) != TS_OK))
-            return NULL;
+        if (!ts_is_none(parameters[i]))
+            TS_TRY_NULL(check_channels(&c, parameters[i], names[i], false));
     if (!(eps >= 0 && eps <= DBL_MAX)) {
         ts_fail_op(TS_ERR_VALUE, c.op, c.site, NULL,
                    "argument 'eps': expected a finite number from 0, got %g", eps);
         return NULL;
     }
     /* in autocast regions PyTorch runs group norm in f32, but instance norm in self's dtype */
-    ts_thread *thread = ts_thread_self();
-    ts_keyset exclude = thread->exclude;
-    thread->exclude |= TS_KEYSET(TS_KEY_AUTOCAST);
-    ts_tensor *y = ts_group_norm(self, ts_max64(self->sizes[1], 1), weight, bias, eps);
-    thread->exclude = exclude;
-    return y;
+    TS_KEEP_MODES;
+    ts_thread_self()->exclude |= TS_KEYSET(TS_KEY_AUTOCAST);
+    return ts_group_norm(self, ts_max64(self->sizes[1], 1), weight, bias, eps);
 }
