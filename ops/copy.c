@@ -107,7 +107,7 @@ ts_status ts_infer_to_device(ts_frame *f)
     const ts_op_table *copy = atomic_load_explicit(&ts_tables[TS_OP_copy], memory_order_acquire);
     if (!f->given &&
         (to.backend == TS_KEY_META || (copy->accepts[to.backend].takes & TS_TAKES_STRIDES)))
-        keep_channels_last(f); /* a device whose copy kernel takes no strides gets contiguous tensors */
+        keep_channels_last(f); /* else the device's copy kernel needs contiguous tensors */
     return TS_OK;
 }
 

@@ -158,8 +158,8 @@ TS_INLINE bool ts_plan_flat(ts_frame *f, int nargs, ts_dtype result, bool float_
     return true;
 }
 
-/** Gives a new result 0 the memory order of the arguments: its dims by falling strides, as PyTorch's
- *  TensorIterator sorts them. The first argument takes precedence. */
+/** Gives a new result 0 the memory order of the arguments: its dims by falling strides, as
+ *  PyTorch's TensorIterator sorts them. The first argument takes precedence. */
 void ts_plan_dims(ts_plan *plan, const ts_value *args, int nargs);
 /** Like ts_infer_pointwise(), but only args[first..last) determine the compute dtype and are cast
  * to it; the other arguments keep their dtypes. */
