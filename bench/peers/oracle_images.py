@@ -414,7 +414,7 @@ def shuffled(back):
 op('interpolate', resized, function=interpolate, sums=True, ours=interpolate_by_matrices)
 op('interpolate_backward', resized_gradients, function=interpolate_gradient, sums=True,
    ours=partial(interpolate_gradient, function=interpolate_by_matrices))
-op('pad_backward', padded_gradients, function=pad_gradient, sums=True)
+op('pad_backward', padded_gradients, function=pad_gradient, sums=True, steps=True)
 op('pad', padded, function=pad, arithmetic=True)
 op('pixel_shuffle', shuffled(False))
 op('pixel_unshuffle', shuffled(True))
