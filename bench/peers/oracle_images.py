@@ -20,8 +20,8 @@ PADS = ['constant', 'reflect', 'replicate', 'circular']
 
 
 def calm(d):
-    """Replaces special values of the case by normal ones."""
-    d.kind = 'plain' if d.kind == 'special' else d.kind
+    """Replaces special values of the case, and large ones, which overflow in f16, by normal ones."""
+    d.kind = 'plain' if d.kind in ('special', 'large') else d.kind
 
 
 def tensor(d, sizes, dtype):
@@ -393,6 +393,7 @@ def pad_gradient(g, padding, mode):
 
 
 def padded_gradients(d):
+    calm(d)
     while True:
         x, padding, mode, value = padded(d)
         if x.is_floating_point():
