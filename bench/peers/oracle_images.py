@@ -20,7 +20,7 @@ PADS = ['constant', 'reflect', 'replicate', 'circular']
 
 
 def calm(d):
-    """Replaces special values of the case, and large ones, which overflow in f16, by normal ones."""
+    """Replaces special values of the case, and large ones, which overflow in f16."""
     d.kind = 'plain' if d.kind in ('special', 'large') else d.kind
 
 
