@@ -245,17 +245,18 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
     ts_grad_meta *m = __atomic_load_n(&leaf->grad, __ATOMIC_ACQUIRE);
     if (m->grad)
         return add_to_grad(run, leaf, &m->grad, g, old);
+    bool keeps = (g->flags & TS_TENSOR_CONTIGUOUS) ||
+                 (ts_is_dense_last(g) && ts_is_dense_last(leaf)); /* this layout */
     if (TS_UNLIKELY(run->record)) {
         TS_TRY(g = ts_gradient_to_keep(run->thread, g, true));
         g->flags &= (uint8_t)~TS_TENSOR_VIEW;
-    } else if (sole_owner(g) && !g->link && !g->grad && !(g->flags & TS_TENSOR_REQUIRES_GRAD) &&
-               ((g->flags & TS_TENSOR_CONTIGUOUS) ||
-                (ts_is_dense_last(g) && ts_is_dense_last(leaf)))) {
+    } else if (keeps && sole_owner(g) && !g->link && !g->grad &&
+               !(g->flags & TS_TENSOR_REQUIRES_GRAD)) {
         *grad = NULL;
         g->flags &= (uint8_t)~TS_TENSOR_VIEW;
     } else {
         TS_SCOPE;
-        TS_TRY(g = ts_clone(g));
+        TS_TRY(g = keeps ? ts_clone(g) : ts_contiguous(g));
         ts_tensor_ref(g);
     }
     m->grad = g;

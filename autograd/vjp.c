@@ -233,5 +233,5 @@ ts_tensor *ts_rule_in_layout_of(ts_tensor *g, const ts_tensor *x)
         last[d] = d < g->ndim - 1 ? d + 1 : 1;
     for (int d = 2; d < g->ndim; d++)
         first[d] = d - 1;
-    return ts_permute(ts_clone(ts_permute(g, last, g->ndim)), first, g->ndim);
+    return ts_permute(ts_contiguous(ts_permute(g, last, g->ndim)), first, g->ndim);
 }

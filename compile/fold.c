@@ -95,7 +95,7 @@ static bool is_neutral(const pass *p, const ts_graph_arg *a, double neutral)
 static const ts_graph_arg *source_of(const pass *p, const ts_graph_node *n)
 {
     const ts_graph_arg *a = ts_graph_args_of(p->w.graph, n);
-    if (n->op == TS_OP_copy || n->op == TS_OP_to)
+    if (n->op == TS_OP_copy || n->op == TS_OP_contiguous || n->op == TS_OP_to)
         return a;
     for (int i = 0; i < TS_COUNTOF(neutrals); i++)
         if (neutrals[i].op == n->op && a[neutrals[i].self].tag == TS_TAG_TENSOR &&

@@ -452,19 +452,12 @@ ts_status ts_module_to(ts_module *m, ts_dtype dtype)
     return exchange_tensors(m, (exchange){.converted = cast_floats, .dtype = dtype});
 }
 
-bool ts_nn_is_channels_last(ts_tensor *t)
-{
-    int n = ts_ndim(t);
-    return (n == 4 || n == 5) && ts_is_contiguous(ts_movedim(t, 1, -1));
-}
-
 static ts_tensor *to_channels_last(const exchange *x, ts_tensor *t)
 {
     (void)x;
     int n = ts_ndim(t);
-    return (n != 4 && n != 5) || ts_nn_is_channels_last(t)
-               ? t
-               : ts_movedim(ts_contiguous(ts_movedim(t, 1, -1)), -1, 1);
+    bool kept = (n != 4 && n != 5) || ts_is_contiguous(ts_movedim(t, 1, -1));
+    return kept ? t : ts_to_channels_last(t);
 }
 
 ts_status ts_module_to_channels_last(ts_module *m)

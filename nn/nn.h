@@ -43,9 +43,6 @@ ts_tensor *ts_nn_forward_by(ts_module *m, ts_tensor *x, ts_nn_forward_fn forward
 /** Allocates `count` zeroed items of `item` bytes, to be freed with free(); NULL with
  *  TS_ERR_MEMORY. `what` names the memory in the error. */
 void *ts_nn_alloc(int64_t count, size_t item, const char *what);
-/** True if t has the dims of an image or of a convolution's weight (4 or 5) and is dense with dim 1
- *  innermost in memory. */
-bool ts_nn_is_channels_last(ts_tensor *t);
 
 /** True if t is in the list of n tensors. */
 bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t);

@@ -150,13 +150,6 @@ static ts_status check_opts(const ts_optimizer *o, const ts_group_opts *p)
     return TS_OK;
 }
 
-/** Zeros in the layout of t, so that an update reads all its arrays in one order. */
-static ts_tensor *zeros_of(ts_tensor *t)
-{
-    return ts_nn_is_channels_last(t) ? ts_movedim(ts_zeros_like(ts_movedim(t, 1, -1)), -1, 1)
-                                     : ts_zeros_like(t);
-}
-
 /** Makes the records of a group. On an error, free_group() frees the records made so far. */
 static ts_status fill_group(const ts_optimizer *o, ts_nn_group *g, const char *const *names,
                             ts_tensor *const *params)
@@ -175,7 +168,7 @@ static ts_status fill_group(const ts_optimizer *o, ts_nn_group *g, const char *c
         ts_tensor *like = half ? ts_to(r->param, TS_F32) : r->param;
         TS_TRY(like);
         for (int k = 0; k < states; k++) {
-            ts_tensor *state = zeros_of(like);
+            ts_tensor *state = ts_zeros_like(like);
             TS_TRY(state);
             ts_prof_hold(state, TS_HOLD_OPTIMIZER);
             r->states[k] = ts_retain(state);

@@ -1,5 +1,6 @@
 /** @file batch_norm.c  Batch norm and group norm: shape rules, composites and public functions. */
 // SPDX-License-Identifier: MIT
+#include "core/device.h"
 #include "include/tessera/check.h"
 #include "ops/parts.h"
 #include "ops/spatial.h"
@@ -69,6 +70,7 @@ ts_status ts_infer_batch_norm(ts_frame *f)
                            given ? "a tensor" : "TS_NONE", given ? "TS_NONE" : "a tensor");
     for (int i = 1; i < 5; i++)
         TS_TRY(check_parameter(f, i, 0, &t->sizes[1], 1));
+    TS_TRY(ts_check_eps(f, 5));
     if (!given)
         TS_TRY(check_elements(f, t->sizes[1] ? t->numel / t->sizes[1] : 0, "channel"));
     plan_results(f, &t->sizes[1], 1);
@@ -83,18 +85,21 @@ ts_status ts_infer_group_norm(ts_frame *f)
     TS_TRY(check_groups(f, 1, t));
     TS_TRY(check_parameter(f, 2, 0, &t->sizes[1], 1));
     TS_TRY(check_parameter(f, 3, 0, &t->sizes[1], 1));
+    TS_TRY(ts_check_eps(f, 4));
     plan_results(f, (int64_t[]){t->sizes[0], f->args[1].i}, 2);
     return TS_OK;
 }
 
-/** (grad, self, mean, var, weight?, ...) -> (dx, dw, db). The statistics have n sizes `sizes`. */
-static ts_status infer_backward(ts_frame *f, const int64_t *sizes, int n)
+/** (grad, self, mean, var, weight?, ...) -> (dx, dw, db). The statistics have n sizes `sizes`; eps:
+ *  index of that argument. */
+static ts_status infer_backward(ts_frame *f, const int64_t *sizes, int n, int eps)
 {
     const ts_tensor *t = f->args[1].t;
     TS_TRY(ts_check_sizes(f, 0, t->sizes, t->ndim));
     TS_TRY(check_parameter(f, 2, 1, sizes, n));
     TS_TRY(check_parameter(f, 3, 1, sizes, n));
     TS_TRY(check_parameter(f, 4, 1, &t->sizes[1], 1));
+    TS_TRY(ts_check_eps(f, eps));
     ts_plan_like(f->plan, t);
     f->plan->cast = 1;
     ts_dtype dtype =
@@ -109,10 +114,11 @@ static ts_status infer_backward(ts_frame *f, const int64_t *sizes, int n)
  *  (argument 5). */
 ts_status ts_infer_batch_norm_backward(ts_frame *f)
 {
+    bool relu = f->op == TS_OP_batch_norm_relu_backward;
     TS_TRY(check_image(f, 1));
-    if (f->op == TS_OP_batch_norm_relu_backward)
+    if (relu)
         TS_TRY(check_parameter(f, 5, 1, &f->args[1].t->sizes[1], 1));
-    return infer_backward(f, &f->args[1].t->sizes[1], 1);
+    return infer_backward(f, &f->args[1].t->sizes[1], 1, 5 + relu);
 }
 
 ts_status ts_infer_group_norm_backward(ts_frame *f)
@@ -120,7 +126,7 @@ ts_status ts_infer_group_norm_backward(ts_frame *f)
     const ts_tensor *t = f->args[1].t;
     TS_TRY(check_image(f, 1));
     TS_TRY(check_groups(f, 5, t));
-    return infer_backward(f, (int64_t[]){t->sizes[0], f->args[5].i}, 2);
+    return infer_backward(f, (int64_t[]){t->sizes[0], f->args[5].i}, 2, 6);
 }
 
 /** (running_mean, running_var, mean, var, count, momentum) */
@@ -238,19 +244,103 @@ ts_status ts_composite_batch_norm_relu_backward(ts_frame *f)
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
+/** A call of a public function, for errors that name its arguments. */
+typedef struct caller {
+    const char *op;
+    const void *site;
+    const ts_tensor *self;
+} caller;
+
+/** Checks self of a call. */
+static ts_status check_self(const caller *c)
+{
+    const ts_tensor *t = c->self;
+    if (!ts_tensor_ok(t, c->op, "self", c->site))
+        return ts_error_code();
+    if (!ts_dtype_is_float((ts_dtype)t->dtype))
+        return ts_fail_op(TS_ERR_DTYPE, c->op, c->site, "cast with ts_to()",
+                          "argument 'self': expected a floating dtype, got %s",
+                          ts_dtype_name((ts_dtype)t->dtype));
+    return t->ndim >= 2 ? TS_OK
+                        : ts_fail_op(TS_ERR_SHAPE, c->op, c->site, NULL,
+                                     "argument 'self': expected sizes (N, C, ...), got %d dims",
+                                     t->ndim);
+}
+
+/** Checks that none of n optional tensors is NULL. */
+static ts_status check_given(const caller *c, ts_tensor *const *t, const char *const *names, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!ts_is_none(t[i]) && !ts_tensor_ok(t[i], c->op, names[i], c->site))
+            return ts_error_code();
+    return TS_OK;
+}
+
+/** Checks that t, argument `name`, has size C and self's device and, unless `any`, self's dtype or
+ *  the dtype that its arithmetic uses; with `any` a floating dtype. */
+static ts_status check_channels(const caller *c, const ts_tensor *t, const char *name, bool any)
+{
+    const ts_tensor *self = c->self;
+    ts_dtype want = (ts_dtype)self->dtype, got = (ts_dtype)t->dtype;
+    if (t->ndim != 1 || t->sizes[0] != self->sizes[1])
+        return ts_fail_op(TS_ERR_SHAPE, c->op, c->site, NULL,
+                          "argument '%s': expected sizes (%lld), got %s", name,
+                          (long long)self->sizes[1], TS_SIZES_TEXT(t));
+    if (!ts_same_device(t->device, self->device))
+        return ts_fail_op(TS_ERR_DEVICE, c->op, c->site, ts_move_hint(t->device, self->device),
+                          "argument '%s': expected device %s as argument 'self', got %s", name,
+                          ts_device_name(self->device), ts_device_name(t->device));
+    if (any ? ts_dtype_is_float(got) : got == want || got == ts_widened_dtype(want))
+        return TS_OK;
+    return any ? ts_fail_op(TS_ERR_DTYPE, c->op, c->site, "cast with ts_to()",
+                            "argument '%s': expected a floating dtype, got %s", name,
+                            ts_dtype_name(got))
+               : ts_fail_op(TS_ERR_DTYPE, c->op, c->site, "cast with ts_to()",
+                            "argument '%s': expected dtype %s as argument 'self', got %s", name,
+                            ts_dtype_name(want), ts_dtype_name(got));
+}
+
+/** Checks running_mean and running_var. In training both may be TS_NONE. */
+static ts_status check_running(const caller *c, ts_tensor *const *running, bool training)
+{
+    static const char *const names[] = {"running_mean", "running_var"};
+    for (int i = 0; i < 2; i++) {
+        const ts_tensor *t = running[i];
+        if (ts_is_none(t) && (!training || !ts_is_none(running[1 - i])))
+            return ts_fail_op(TS_ERR_NULL, c->op, c->site, NULL,
+                              "argument '%s': expected a tensor %s, got TS_NONE", names[i],
+                              training ? i ? "as argument 'running_mean'"
+                                           : "as argument 'running_var'"
+                                       : "in evaluation");
+        if (ts_is_none(t))
+            continue;
+        TS_TRY(check_channels(c, t, names[i], training));
+        if (training && !(t->flags & TS_TENSOR_CONTIGUOUS))
+            return ts_fail_op(TS_ERR_SHAPE, c->op, c->site, NULL,
+                              "argument '%s': expected a contiguous tensor, got strides %s",
+                              names[i], TS_LIST_TEXT(t->strides, t->ndim));
+    }
+    return TS_OK;
+}
+
 /** Calls `op`, which is batch_norm or batch_norm_relu. If training, updates the running statistics,
  *  unless they are TS_NONE. */
 static ts_tensor *normalise(int op, const void *site, ts_tensor *self, ts_tensor *running_mean,
                             ts_tensor *running_var, ts_tensor *weight, ts_tensor *bias,
                             bool training, double momentum, double eps)
 {
-    const char *name = ts_op_name(op);
-    bool track = !(training && ts_is_none(running_mean) && ts_is_none(running_var));
-    if (!ts_tensor_ok(self, name, "self", site) ||
-        (track && !(ts_tensor_ok(running_mean, name, "running_mean", site) &&
-                    ts_tensor_ok(running_var, name, "running_var", site))))
+    const caller c = {ts_op_name(op), site, self};
+    static const char *const names[] = {"running_mean", "running_var", "weight", "bias"};
+    ts_tensor *const given[] = {running_mean, running_var, weight, bias};
+    TS_TRY_NULL(check_self(&c));
+    TS_TRY_NULL(check_given(&c, given, names, TS_COUNTOF(given)));
+    TS_TRY_NULL(check_running(&c, given, training));
+    bool track = training && !ts_is_none(running_mean);
+    if (track && !(momentum >= 0 && momentum <= 1)) {
+        ts_fail_op(TS_ERR_VALUE, c.op, site, NULL,
+                   "argument 'momentum': expected 0 to 1, got %g", momentum);
         return NULL;
-    track = track && training;
+    }
     TS_SCOPE;
     ts_tensor *mean = NULL, *var = NULL;
     ts_value none = ts_value_none();
@@ -284,7 +374,21 @@ ts_tensor *ts_batch_norm_relu(ts_tensor *self, ts_tensor *running_mean, ts_tenso
 
 ts_tensor *ts_instance_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias, double eps)
 {
-    if (!ts_tensor_ok(self, "instance_norm", "self", __builtin_return_address(0)))
+    const caller c = {"instance_norm", __builtin_return_address(0), self};
+    ts_tensor *const parameters[] = {weight, bias};
+    static const char *const names[] = {"weight", "bias"};
+    TS_TRY_NULL(check_self(&c));
+    TS_TRY_NULL(check_given(&c, parameters, names, TS_COUNTOF(parameters)));
+    for (int i = 0; i < 2; i++)
+        if (!ts_is_none(parameters[i]))
+            TS_TRY_NULL(check_channels(&c, parameters[i], names[i], false));
+    if (!(eps >= 0 && eps <= DBL_MAX)) {
+        ts_fail_op(TS_ERR_VALUE, c.op, c.site, NULL,
+                   "argument 'eps': expected a finite number from 0, got %g", eps);
         return NULL;
-    return ts_group_norm(self, self->ndim > 1 ? self->sizes[1] : 1, weight, bias, eps);
+    }
+    /* in autocast regions PyTorch runs group norm in f32, but instance norm in self's dtype */
+    TS_KEEP_MODES;
+    ts_thread_self()->exclude |= TS_KEYSET(TS_KEY_AUTOCAST);
+    return ts_group_norm(self, ts_max64(self->sizes[1], 1), weight, bias, eps);
 }

@@ -65,6 +65,25 @@ ts_status ts_infer_cat(ts_frame *f)
     return TS_OK;
 }
 
+/** Plans the layout that PyTorch gives to a stack of channels-last images of 4 or 5 dims: that of
+ *  their cat along `dim`, in which the new dim precedes dim `dim` of the images in memory. */
+static void keep_images(ts_frame *f, int dim, int ndim)
+{
+    static const uint8_t images[2][5] = {{0, 2, 3, 1}, {0, 2, 3, 4, 1}};
+    const ts_value *v = &f->args[0];
+    uint8_t *to = f->plan->order;
+    bool last = ndim >= 4 && dim < ndim;
+    for (uint32_t i = 0; i < v->count && last; i++)
+        last = ts_is_channels_last(v->list[i]);
+    for (int k = 0; k < ndim && last; k++) {
+        int d = images[ndim - 4][k];
+        if (d == dim)
+            *to++ = (uint8_t)dim;
+        *to++ = (uint8_t)(d + (d >= dim));
+    }
+    f->plan->ordered |= last;
+}
+
 ts_status ts_infer_stack(ts_frame *f)
 {
     const ts_value *v = &f->args[0];
@@ -87,5 +106,6 @@ ts_status ts_infer_stack(ts_frame *f)
     f->plan->compute = dtype;
     f->plan->dim = dim;
     ts_plan_result(f->plan, 0, sizes, like->ndim + 1, dtype, like->storage->device);
+    keep_images(f, (int)dim, like->ndim);
     return TS_OK;
 }

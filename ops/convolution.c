@@ -212,12 +212,12 @@ static ts_status check_call(ts_frame *f, const indices *at, int64_t *out)
     for (int d = 2; d < ndim; d++) {
         int k = d - 2 + TS_MAX_SPATIAL - c.dims;
         out[d] = c.transposed ? c.size[k] : c.places[k];
-        if (out[d] < 1 || (c.transposed && !in[d]))
+        if (out[d] < !c.transposed || (c.transposed && !in[d]))
             return ts_fail_arg(f, at->input, TS_ERR_SHAPE,
                                c.transposed
-                                   ? "expected sizes that leave a result of at least one element, "
-                                     "for kernel size %lld and dilation %lld in dim %d; got sizes "
-                                     "%s and padding %s"
+                                   ? "expected one element or more and a result of 0 or more, for "
+                                     "kernel size %lld and dilation %lld in dim %d; got sizes %s "
+                                     "and padding %s"
                                    : "expected padded sizes of at least one window, for kernel "
                                      "size %lld and dilation %lld in dim %d; got sizes %s and "
                                      "padding %s",

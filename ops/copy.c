@@ -20,13 +20,22 @@ static void plan_copy(ts_frame *f)
     ts_plan_like(f->plan, f->args[0].t);
 }
 
-/** Plans a channels-last result if the argument is channels-last with 4 or 5 dims, as in PyTorch,
- *  and the caller gives no result. */
-static void keep_layout(ts_frame *f)
+/** Plans a channels-last result if the argument is channels-last with 4 or 5 dims, as in PyTorch;
+ *  else returns false. */
+static bool keep_channels_last(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
-    if (!f->given && t->ndim >= 4 && ts_is_channels_last(t))
+    bool last = t->ndim >= 4 && ts_is_channels_last(t);
+    if (last)
         ts_plan_channels_last(f->plan, 0, t->ndim);
+    return last;
+}
+
+/** Plans a new result in the memory order of the argument (PyTorch's preserve_format). */
+static void keep_order(ts_frame *f)
+{
+    if (!f->given && !keep_channels_last(f))
+        ts_plan_dims(f->plan, f->args, 1);
 }
 
 /** Plans a conversion. The compute dtype, which the entry checks against the kernel's dtypes, is
@@ -52,6 +61,7 @@ static ts_status check_values(ts_frame *f, ts_device to)
 ts_status ts_infer_copy(ts_frame *f)
 {
     plan_copy(f);
+    keep_order(f);
     if (!f->given)
         return TS_OK;
     const ts_tensor *out = f->rets[0].t;
@@ -62,13 +72,28 @@ ts_status ts_infer_copy(ts_frame *f)
     return TS_OK;
 }
 
+ts_status ts_infer_contiguous(ts_frame *f)
+{
+    plan_copy(f);
+    return TS_OK;
+}
+
+/** For backends that have a kernel of `copy` only. */
+ts_status ts_composite_contiguous(ts_frame *f)
+{
+    ts_tensor *copy = ts_above.convert(f->args[0].t, (ts_dtype)f->args[0].t->dtype);
+    TS_TRY(copy);
+    f->rets[0] = V_T(copy);
+    return TS_OK;
+}
+
 ts_status ts_infer_to(ts_frame *f)
 {
     TS_TRY(ts_check_dtype_number(f, 1));
     plan_copy(f);
     f->plan->ret[0].dtype = (uint8_t)f->args[1].i;
     plan_conversion(f);
-    keep_layout(f);
+    keep_order(f);
     return TS_OK;
 }
 
@@ -80,8 +105,9 @@ ts_status ts_infer_to_device(ts_frame *f)
     plan_copy(f);
     f->plan->ret[0].device = to;
     const ts_op_table *copy = atomic_load_explicit(&ts_tables[TS_OP_copy], memory_order_acquire);
-    if (to.backend == TS_KEY_META || (copy->accepts[to.backend].takes & TS_TAKES_STRIDES))
-        keep_layout(f); /* a device whose copy kernel takes no strides gets contiguous tensors */
+    if (!f->given &&
+        (to.backend == TS_KEY_META || (copy->accepts[to.backend].takes & TS_TAKES_STRIDES)))
+        keep_channels_last(f); /* else the device's copy kernel needs contiguous tensors */
     return TS_OK;
 }
 
@@ -159,7 +185,7 @@ static ts_status copy_out(ts_tensor *t, void *data, size_t bytes, const char *op
                           "argument 't': expected a tensor with values, got one on %s",
                           ts_device_name(t->storage->device));
     TS_SCOPE;
-    ts_tensor *c = t->flags & TS_TENSOR_CONTIGUOUS ? t : ts_clone(t);
+    ts_tensor *c = t->flags & TS_TENSOR_CONTIGUOUS ? t : ts_contiguous(t);
     TS_TRY(c);
     TS_TRY(ts_resolve(c));
     return ts_device_copy(TS_DEVICE_CPU, data, c->storage->device, c->data, (int64_t)bytes);
@@ -252,7 +278,7 @@ ts_status ts_print(ts_tensor *t)
     if (t->storage->data) {
         ts_tensor *c = t->storage->device.backend != TS_KEY_CPU ? ts_to_device(t, TS_DEVICE_CPU)
                        : t->flags & TS_TENSOR_CONTIGUOUS        ? t
-                                                                : ts_clone(t);
+                                                                : ts_contiguous(t);
         TS_TRY(c);
         TS_TRY(ts_resolve(c));
         int64_t steps[TS_MAX_DIMS];

@@ -35,8 +35,8 @@ ts_tensor *ts_empty_like(ts_tensor *t)
 {
     if (!ts_tensor_ok(t, "empty_like", "t", SITE))
         return NULL;
-    return TS_INVOKE(TS_OP_empty, V_IS(t->sizes, t->ndim), V_DT(t->dtype),
-                     V_DEV(t->storage->device));
+    return TS_INVOKE_LIKE(t, TS_OP_empty, V_IS(t->sizes, t->ndim), V_DT(t->dtype),
+                          V_DEV(t->storage->device));
 }
 
 ts_tensor *ts_full(const int64_t *sizes, int ndim, ts_scalar value, ts_dtype dtype)
@@ -51,8 +51,8 @@ ts_tensor *(ts_full_like)(ts_tensor *t, ts_scalar value)
 {
     if (!ts_tensor_ok(t, "full_like", "t", SITE))
         return NULL;
-    return TS_INVOKE(TS_OP_full, V_IS(t->sizes, t->ndim), V_S(value), V_DT(t->dtype),
-                     V_DEV(t->storage->device));
+    return TS_INVOKE_LIKE(t, TS_OP_full, V_IS(t->sizes, t->ndim), V_S(value), V_DT(t->dtype),
+                          V_DEV(t->storage->device));
 }
 
 ts_tensor *ts_zeros(const int64_t *sizes, int ndim, ts_dtype dtype)
@@ -67,8 +67,8 @@ ts_tensor *ts_zeros_like(ts_tensor *t)
 {
     if (!ts_tensor_ok(t, "zeros_like", "t", SITE))
         return NULL;
-    return TS_INVOKE(TS_OP_full, V_IS(t->sizes, t->ndim), V_I(0), V_DT(t->dtype),
-                     V_DEV(t->storage->device));
+    return TS_INVOKE_LIKE(t, TS_OP_full, V_IS(t->sizes, t->ndim), V_I(0), V_DT(t->dtype),
+                          V_DEV(t->storage->device));
 }
 
 ts_tensor *ts_ones(const int64_t *sizes, int ndim, ts_dtype dtype)
@@ -83,8 +83,8 @@ ts_tensor *ts_ones_like(ts_tensor *t)
 {
     if (!ts_tensor_ok(t, "ones_like", "t", SITE))
         return NULL;
-    return TS_INVOKE(TS_OP_full, V_IS(t->sizes, t->ndim), V_I(1), V_DT(t->dtype),
-                     V_DEV(t->storage->device));
+    return TS_INVOKE_LIKE(t, TS_OP_full, V_IS(t->sizes, t->ndim), V_I(1), V_DT(t->dtype),
+                          V_DEV(t->storage->device));
 }
 
 ts_tensor *(ts_fill_)(ts_tensor *self, ts_scalar value)
@@ -2599,14 +2599,6 @@ ts_tensor *ts_adaptive_avg_pool_backward(ts_tensor *grad, const int64_t *sizes, 
     if (!ts_ints_ok(sizes, ndim, "adaptive_avg_pool_backward", "sizes", SITE))
         return NULL;
     return TS_INVOKE(TS_OP_adaptive_avg_pool_backward, V_T(grad), V_IS(sizes, ndim));
-}
-
-ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t mode,
-                  ts_scalar value)
-{
-    if (!ts_ints_ok(padding, npadding, "pad", "padding", SITE))
-        return NULL;
-    return TS_INVOKE(TS_OP_pad, V_T(self), V_IS(padding, npadding), V_I(mode), V_S(value));
 }
 
 ts_tensor *ts_pad_backward(ts_tensor *grad, const int64_t *padding, int npadding, int64_t mode)

@@ -253,11 +253,7 @@ static TS_COLD ts_status fail_broadcast(const ts_frame *f, int arg, const int64_
                        TS_LIST_TEXT(sizes, ndim), TS_SIZES_TEXT(t));
 }
 
-/**
- * Gives the result the memory layout of the operands: sorts its dims by falling strides, as
- * PyTorch's TensorIterator does. The first operand takes precedence.
- */
-static void follow_layouts(ts_plan *plan, const ts_value *args, int nargs)
+void ts_plan_dims(ts_plan *plan, const ts_value *args, int nargs)
 {
     int n = 0, ndim = plan->ret[0].ndim;
     bool contiguous = true;
@@ -327,6 +323,6 @@ ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, 
     if (result != TS_DTYPE_NONE)
         plan->ret[0].dtype = result;
     if (!(f->given & 1))
-        follow_layouts(plan, args, nargs);
+        ts_plan_dims(plan, args, nargs);
     return TS_OK;
 }

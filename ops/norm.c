@@ -42,6 +42,7 @@ static ts_status infer_norm(ts_frame *f, int terms, int affine)
     for (int i = terms + 1; i <= terms + affine; i++)
         TS_TRY(check_dims(f, i, 0, t->ndim - (int)last, (int)last));
     TS_TRY(ts_check_one_device(f));
+    TS_TRY(ts_check_eps(f, f->nargs - 1));
     ts_plan_split(f->plan, t, t->ndim - last, t->ndim);
     ts_plan_like(f->plan, t);
     f->plan->rows = (uint8_t)last;

@@ -159,6 +159,9 @@ TS_INLINE bool ts_plan_flat(ts_frame *f, int nargs, ts_dtype result, bool float_
     return true;
 }
 
+/** Gives a new result 0 the memory order of the arguments: its dims by falling strides, as
+ *  PyTorch's TensorIterator sorts them. The first argument takes precedence. */
+void ts_plan_dims(ts_plan *plan, const ts_value *args, int nargs);
 /** Like ts_infer_pointwise(), but only args[first..last) determine the compute dtype and are cast
  * to it; the other arguments keep their dtypes. */
 ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result,
@@ -229,6 +232,19 @@ TS_INLINE bool ts_tensor_ok(const ts_tensor *t, const char *op, const char *name
         ts_fail_dead(op, site, name, t);
     return false;
 }
+
+/** Calls an op whose first argument is the sizes of t, and returns its result with t's sizes, dense
+ *  and in t's memory order. Overwrites args[0]; site: as for ts_call(). */
+ts_tensor *ts_invoke_ordered(const ts_tensor *t, int op, ts_value *args, int nargs,
+                             const void *site);
+/* The same, if t is contiguous by one call with the arguments as they are. */
+#define TS_INVOKE_LIKE(t, op, ...)                                                                 \
+    ({                                                                                             \
+        ts_value args_[] = {__VA_ARGS__};                                                          \
+        TS_LIKELY((t)->flags & TS_TENSOR_CONTIGUOUS)                                               \
+        ? ts_invoke(op, args_, TS_N(args_), 1)                                                     \
+        : ts_invoke_ordered(t, op, args_, TS_N(args_), __builtin_return_address(0));               \
+    })
 
 /* Calls an op without results that writes its argument t. Returns t; NULL with an error. */
 #define TS_INVOKE_WRITTEN(t, op, ...)                                       \

@@ -10,6 +10,8 @@
 #ifndef TS_OPS_PARTS_H
 #define TS_OPS_PARTS_H
 
+#include <float.h>
+
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
@@ -17,6 +19,15 @@
 TS_INLINE ts_tensor *ts_as(ts_tensor *t, ts_dtype dtype)
 {
     return t && t->dtype != dtype ? ts_to(t, dtype) : t;
+}
+
+/** Checks number argument `arg`, which a norm adds to variances. */
+TS_INLINE ts_status ts_check_eps(ts_frame *f, int arg)
+{
+    double eps = f->args[arg].d;
+    return eps >= 0 && eps <= DBL_MAX
+               ? TS_OK
+               : ts_fail_arg(f, arg, TS_ERR_VALUE, "expected a finite number from 0, got %g", eps);
 }
 
 /** sigmoid(x) for second gradients. For x > 0 it is computed as 1 - sigmoid(-x), because the slope
@@ -30,7 +41,7 @@ TS_INLINE ts_tensor *ts_logistic(ts_tensor *x)
 /** t, or a contiguous copy; NULL if t is NULL or the copy failed. */
 TS_INLINE ts_tensor *ts_as_contiguous(ts_tensor *t)
 {
-    return t && !(t->flags & TS_TENSOR_CONTIGUOUS) ? ts_clone(t) : t;
+    return t && !(t->flags & TS_TENSOR_CONTIGUOUS) ? ts_contiguous(t) : t;
 }
 
 /** Stores the wanted results among results[0..n) in the frame, cast to the plan's dtypes, and

@@ -200,7 +200,6 @@ ts_status ts_infer_dropout(ts_frame *f)
     TS_TRY(check_probability(f, 1, f->args[1].d));
     TS_TRY(ts_infer_pointwise(f, 1, TS_DTYPE_NONE, false));
     f->plan->pointwise = TS_POINTWISE_IN_ORDER;
-    f->plan->ordered = 0;
     return TS_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "ops/spatial.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ------------------------------------------------------------------------------ decoding ---- */
 
@@ -358,7 +359,8 @@ static ts_status shuffle(ts_frame *f, bool back)
     bool is_last = t->ndim == 4 && !(t->flags & TS_TENSOR_CONTIGUOUS) && ts_is_dense_last(t);
     ts_tensor *parts = back ? ts_reshape(t, TS_SIZES(batch, c, h / by, by, w / by, by))
                             : ts_reshape(t, TS_SIZES(batch, c / square, by, by, h, w)),
-              *y = ts_clone(ts_permute(parts, back ? backward[is_last] : forward[is_last], 6));
+              *y = ts_permute(parts, back ? backward[is_last] : forward[is_last], 6);
+    y = y && (y->flags & TS_TENSOR_CONTIGUOUS) ? ts_clone(y) : ts_contiguous(y);
     c = back ? c * square : c / square;
     h = back ? h / by : h * by;
     w = back ? w / by : w * by;
@@ -409,4 +411,100 @@ ts_tensor *ts_interpolate(ts_tensor *self, const ts_interpolate_opts *opts)
     ts_value args[] = {V_T(self), V_IS(o.sizes, n), V_I(o.mode), V_B(o.align_corners),
                        V_F(o.scale_factor[0]), V_F(o.scale_factor[1]), V_F(o.scale_factor[2])};
     return ts_invoke(TS_OP_interpolate, args, TS_N(args), 1);
+}
+
+/** Pads dims first to first + n - 1 of t, in mode TS_PAD_CONSTANT; pads[d]: numbers of dim d. n: 1
+ *  to 3, or to 2 if dims follow, which the op sees as one dim. */
+static ts_tensor *pad_some(ts_tensor *t, int first, int n, int64_t (*pads)[2], ts_value value)
+{
+    int64_t sizes[TS_MAX_SPATIAL + 1] = {1}, made[TS_MAX_DIMS], list[2 * TS_MAX_SPATIAL] = {0};
+    bool inner = first + n < t->ndim;
+    int axes = n + inner;
+    for (int d = 0; d < t->ndim; d++) {
+        made[d] = t->sizes[d];
+        if (d < first)
+            sizes[0] *= t->sizes[d];
+        else if (d >= first + n)
+            sizes[axes] = (d == first + n ? 1 : sizes[axes]) * t->sizes[d];
+        else
+            sizes[1 + d - first] = t->sizes[d];
+    }
+    for (int k = 0; k < n; k++)
+        for (int side = 0; side < 2; side++) {
+            int64_t number = pads[first + k][side];
+            list[2 * (axes - 1 - k) + side] = number;
+            made[first + k] += number;
+        }
+    ts_tensor *y = TS_INVOKE(TS_OP_pad, V_T(ts_reshape(t, sizes, 1 + axes)), V_IS(list, 2 * axes),
+                             V_I(TS_PAD_CONSTANT), value);
+    return ts_view(y, made, t->ndim);
+}
+
+/** Pads any number of dims of t in mode TS_PAD_CONSTANT; the calls fit together to a new tensor. */
+static ts_tensor *pad_all(ts_tensor *t, int64_t (*pads)[2], ts_value value)
+{
+    ts_tensor *y = t;
+    for (int end = t->ndim; end > 0;) {
+        int n = end == t->ndim ? TS_MAX_SPATIAL : TS_MAX_SPATIAL - 1;
+        n = n < end ? n : end;
+        end -= n;
+        int64_t some = 0;
+        for (int d = end; d < end + n; d++)
+            some |= pads[d][0] | pads[d][1];
+        if (some)
+            TS_TRY_NULL(y = pad_some(y, end, n, pads, value));
+    }
+    return y == t ? ts_clone(t) : y;
+}
+
+/** Checks the numbers for dim d of t, for errors with the sizes of t. */
+static bool pads_fit(const ts_tensor *t, int d, const int64_t *numbers, const void *site)
+{
+    bool small = true;
+    for (int side = 0; side < 2; side++)
+        small = small && numbers[side] >= -INT32_MAX && numbers[side] <= INT32_MAX;
+    int64_t made = small ? t->sizes[d] + numbers[0] + numbers[1] : 0;
+    if (!small)
+        ts_fail_op(TS_ERR_VALUE, "pad", site, NULL,
+                   "argument 'padding': expected numbers from -2147483647 to 2147483647, got "
+                   "(%lld, %lld) for dim %d", (long long)numbers[0], (long long)numbers[1], d);
+    else if (made < 0 || made > INT32_MAX)
+        ts_fail_op(TS_ERR_SHAPE, "pad", site, NULL,
+                   "argument 'self': expected sizes that give 0 to 2147483647 elements in dim %d, "
+                   "got sizes %s, which give %lld", d, TS_SIZES_TEXT(t), (long long)made);
+    return small && made >= 0 && made <= INT32_MAX;
+}
+
+ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t mode,
+                  ts_scalar value)
+{
+    const void *site = __builtin_return_address(0);
+    int n = npadding / 2;
+    bool fits = padding && npadding > TS_MAX_DIMS && npadding <= 2 * TS_MAX_DIMS;
+    if (!fits && !ts_ints_ok(padding, npadding, "pad", "padding", site))
+        return NULL;
+    if (mode != TS_PAD_CONSTANT || npadding % 2 || (n >= 1 && n <= TS_MAX_SPATIAL))
+        return TS_INVOKE(TS_OP_pad, V_T(self), V_IS(padding, npadding), V_I(mode), V_S(value));
+    if (!ts_tensor_ok(self, "pad", "self", site))
+        return NULL;
+    if (n > self->ndim) {
+        ts_fail_op(TS_ERR_SHAPE, "pad", site, NULL,
+                   "argument 'self': expected %d dims at least, got sizes %s", n,
+                   TS_SIZES_TEXT(self));
+        return NULL;
+    }
+    TS_SCOPE;
+    int64_t pads[TS_MAX_DIMS][2] = {{0}}, turned[TS_MAX_DIMS][2];
+    int ndim = self->ndim;
+    for (int k = 0; k < n; k++) {
+        int d = ndim - 1 - k;
+        memcpy(pads[d], padding + 2 * k, sizeof pads[d]);
+        if (!pads_fit(self, d, pads[d], site))
+            return NULL;
+    }
+    if (!ts_is_channels_last(self))
+        return ts_keep(pad_all(self, pads, V_S(value)));
+    for (int d = 0; d < ndim; d++)
+        memcpy(turned[d == 0 ? 0 : d == 1 ? ndim - 1 : d - 1], pads[d], sizeof *turned);
+    return ts_keep(ts_movedim(pad_all(ts_movedim(self, 1, -1), turned, V_S(value)), -1, 1));
 }

@@ -31,12 +31,13 @@ ts_status ts_check_spatial_unused(ts_check_place at, const int64_t *numbers, int
 int64_t ts_window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilation,
                         int64_t before, int64_t after, bool ceil)
 {
-    int64_t extent = dilation * (kernel - 1) + 1, range;
-    if (!ts_add_size(size, before + after, &range) || range < extent || range > INT64_MAX / 2)
+    int64_t extent = dilation * (kernel - 1) + 1, room = ceil ? stride - 1 : 0, range;
+    if (!ts_add_size(size, before + after, &range) || range + room < extent ||
+        range > INT64_MAX / 2)
         return 0;
-    int64_t rest = (range - extent) % stride, places = (range - extent) / stride + 1;
+    int64_t last = (range - extent + room) / stride;
     /* a window that begins in `after` would see no element */
-    return places + (ceil && rest && places * stride < size + before);
+    return last + (!ceil || last * stride < size + before);
 }
 
 bool ts_is_channels_last(const ts_tensor *t)

@@ -31,9 +31,10 @@ ts_status ts_check_spatial_unused(ts_check_place at, const int64_t *numbers, int
 /**
  * Output size of a sliding window along one dim. The window has `kernel` elements, `dilation`
  * apart, and moves by `stride` over `size` elements padded by `before` and `after` elements. With
- * `ceil` (PyTorch's ceil_mode) the last window may extend past the padding at the end, if it starts
- * before that padding. size is at least -1; all other numbers are at most INT32_MAX.
- * @return the number of windows; 0 if no window fits into the padded dim or its size overflows
+ * `ceil` (PyTorch's ceil_mode) the number of moves is rounded up: the last window, even if it is
+ * the only one, may extend past the padding at the end, if it starts before that padding. size is
+ * at least -1; all other numbers are at most INT32_MAX.
+ * @return the number of windows; 0 if no window fits or the size overflows
  */
 int64_t ts_window_count(int64_t size, int64_t kernel, int64_t stride, int64_t dilation,
                         int64_t before, int64_t after, bool ceil);

@@ -265,9 +265,63 @@ ts_status ts_infer_as_strided(ts_frame *f)
 
 ts_tensor *ts_contiguous(ts_tensor *t)
 {
-    if (t && !(t->flags & TS_TENSOR_CONTIGUOUS))
-        return ts_clone(t);
-    return TS_INVOKE(TS_OP_alias, V_T(t));
+    bool copies = t && !(t->flags & TS_TENSOR_CONTIGUOUS);
+    return TS_INVOKE(copies ? TS_OP_contiguous : TS_OP_alias, V_T(t));
+}
+
+/** A new tensor t with its dims permuted, for functions that keep no handle of t. The result is no
+ *  view for the checks of writes, because no other tensor has its memory. */
+static ts_tensor *permuted_whole(ts_tensor *t, const int64_t *dims)
+{
+    ts_tensor *y = ts_permute(t, dims, t->ndim);
+    if (y)
+        y->flags &= (uint8_t)~TS_TENSOR_VIEW;
+    return y;
+}
+
+ts_tensor *ts_invoke_ordered(const ts_tensor *t, int op, ts_value *args, int nargs,
+                             const void *site)
+{
+    TS_SCOPE;
+    ts_iter space;
+    uint8_t order[TS_MAX_DIMS];
+    int64_t sizes[TS_MAX_DIMS], back[TS_MAX_DIMS];
+    ts_value made = ts_value_none();
+    ts_iter_strides(&space, 0, t, t->ndim, 1);
+    ts_iter_order(&space, t->ndim, 1, order);
+    for (int i = 0; i < t->ndim; i++) {
+        sizes[i] = t->sizes[order[i]];
+        back[order[i]] = i;
+    }
+    args[0] = V_IS(sizes, t->ndim);
+    if (ts_call(op, args, nargs, &made, 1, 0, 1, site) != TS_OK)
+        return NULL;
+    return ts_keep(permuted_whole(ts_adopt_result(&ts_tls, made.t, op, site), back));
+}
+
+ts_tensor *ts_to_channels_last(ts_tensor *t)
+{
+    const void *site = __builtin_return_address(0);
+    if (!ts_tensor_ok(t, "to_channels_last", "t", site))
+        return NULL;
+    int n = t->ndim;
+    if (n < 3 || n > 5) {
+        ts_fail_op(TS_ERR_SHAPE, "to_channels_last", site, NULL,
+                   "argument 't': expected 3 to 5 dims (N, C, ...), got sizes %s",
+                   TS_SIZES_TEXT(t));
+        return NULL;
+    }
+    int64_t last[5] = {0}, first[5] = {0, n - 1};
+    for (int d = 1; d < n; d++)
+        last[d] = d < n - 1 ? d + 1 : 1;
+    for (int d = 2; d < n; d++)
+        first[d] = d - 1;
+    TS_SCOPE;
+    ts_tensor *turned = ts_permute(t, last, n);
+    if (!turned || (turned->flags & TS_TENSOR_CONTIGUOUS))
+        return turned ? ts_keep(ts_permute(turned, first, n)) : NULL;
+    ts_tensor *packed = ts_contiguous(turned);
+    return packed ? ts_keep(permuted_whole(packed, first)) : NULL;
 }
 
 ts_tensor *ts_expand_as(ts_tensor *t, ts_tensor *other)

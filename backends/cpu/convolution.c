@@ -632,6 +632,8 @@ static ts_status run(ts_frame *f, const job *jobs, const maker *makers, int n, t
 
 static ts_status convolution(ts_frame *f)
 {
+    if (!f->rets[0].t->numel)
+        return TS_OK;
     job b = job_of(f, f->args[0].t, f->rets[0].t, f->args[1].t);
     ts_tensor *bias = f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL;
     TS_SCOPE;
@@ -649,6 +651,11 @@ static ts_status convolution_backward(ts_frame *f)
     bool wants[3];
     for (int i = 0; i < 3; i++)
         wants[i] = f->rets[i].tag == TS_TAG_TENSOR;
+    for (int i = 0; i < 3 && !grad->numel; i++)
+        if (wants[i])
+            TS_TRY(ts_zero_(f->rets[i].t));
+    if (!grad->numel)
+        return TS_OK;
     job jobs[2] = {job_of(f, wants[0] ? f->rets[0].t : NULL, grad, f->args[2].t),
                    job_of(f, f->args[1].t, grad, f->rets[1].t)};
     maker for_x = jobs[0].c.transposed ? make_y_in_layout : make_x_in_layout;

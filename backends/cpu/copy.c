@@ -422,9 +422,12 @@ TS_CPU_RECIPES(copy,
     {.op = TS_OP_to, .kernel = copy, .variant = VEC_ISA, .casts = true, TS_TEXTS("a"), .i32 = "a",
      .boolean = "a"},
     {.op = TS_OP_copy, .kernel = copy, .variant = VEC_ISA, .casts = true, TS_TEXTS("a"),
+     .i32 = "a", .boolean = "a"},
+    {.op = TS_OP_contiguous, .kernel = copy, .variant = VEC_ISA, .casts = true, TS_TEXTS("a"),
      .i32 = "a", .boolean = "a"})
 
 TS_CPU_FAMILY(copy,
     {TS_OP_copy, copy, {0, 1}},
+    {TS_OP_contiguous, copy, {0, 1}},
     {TS_OP_to, copy, {0, 1}},
     {TS_OP_to_device, copy, {0, 1}})

@@ -81,7 +81,7 @@ static ts_status run(ts_frame *f, bool smallest, const ts_value *values, const t
         TS_SCOPE;
         ts_value args[TS_MAX_ARGS];
         memcpy(args, f->args, f->nargs * sizeof *args);
-        if (!(args[0].t = ts_clone(args[0].t)))
+        if (!(args[0].t = ts_contiguous(args[0].t)))
             return ts_error_code();
         ts_frame moved = *f;
         moved.args = args;

@@ -46,7 +46,7 @@ static ts_status read_operand(attention_operand *to, ts_tensor *t, const attenti
                               int grain)
 {
     if (!is_aligned(t, grain)) {
-        t = ts_clone(t);
+        t = ts_is_contiguous(t) ? ts_clone(t) : ts_contiguous(t);
         TS_CUDA_TRY(ts_status_of_pointer(t));
     }
     *to = operand_of(t, c.q_starts);
@@ -59,7 +59,7 @@ static ts_status read_statistic(const void **to, const ts_value &v, ts_dtype dty
     if (v.tag != TS_TAG_TENSOR)
         return TS_OK;
     ts_dtype wide = dtype == TS_F64 ? TS_F64 : TS_F32;
-    ts_tensor *t = ts_dtype_of(v.t) == wide ? ts_contiguous(v.t) : ts_to(v.t, wide);
+    ts_tensor *t = ts_contiguous(ts_dtype_of(v.t) == wide ? v.t : ts_to(v.t, wide));
     TS_CUDA_TRY(ts_status_of_pointer(t));
     *to = ts_kernel_data(t);
     return TS_OK;

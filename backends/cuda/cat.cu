@@ -166,6 +166,26 @@ static ts_status add_strided(ts_frame *f, strided_members &m, ts_tensor *out, in
     return m.count == STRIDED ? copy_strided(f, m, out) : TS_OK;
 }
 
+/** True if `out` is dense in the memory order of a stack of channels-last images along `dim`: that
+ *  of their cat, with the new dim before the images' dim `dim`. */
+static bool stacks_images(const ts_tensor *out, int dim)
+{
+    int n = ts_ndim(out) - 1;
+    if (n < 3 || dim >= n || ts_is_contiguous(out))
+        return false;
+    int64_t step = 1;
+    for (int k = 0; k < n; k++) {
+        int d = k == 0 ? 1 : k == n - 1 ? 0 : n - k, r = d + (d >= dim);
+        if (ts_strides(out)[r] != step)
+            return false;
+        step *= ts_size(out, r);
+        if (d == dim && ts_strides(out)[dim] != step)
+            return false;
+        step *= d == dim ? ts_size(out, dim) : 1;
+    }
+    return true;
+}
+
 static ts_status join(ts_frame *f, bool stack)
 {
     const ts_value *list = &f->args[0];
@@ -173,9 +193,11 @@ static ts_status join(ts_frame *f, bool stack)
     if (!ts_numel(out))
         return TS_OK;
     int dim = (int)ts_kernel_dim(f);
-    bool last = !stack && !ts_is_contiguous(out) && dense_last(out);
+    bool flat = ts_is_contiguous(out),
+         last = stack ? stacks_images(out, dim) : !flat && dense_last(out);
     int64_t item = (int64_t)ts_dtype_size(ts_dtype_of(out)),
             step = (!last      ? elements_behind(out, dim)
+                    : stack    ? ts_strides(out)[dim]
                     : dim == 1 ? 1
                     : dim == 0 ? elements_behind(out, 0)
                                : elements_behind(out, dim) * ts_size(out, 1)) *
@@ -188,7 +210,7 @@ static ts_status join(ts_frame *f, bool stack)
         if (!ts_numel(t) || ts_ndim(t) + stack != ts_ndim(out))
             return p; /* ignored */
         p.length = stack ? 1 : ts_size(t, dim);
-        p.packed = (last ? dense_last(t) : ts_is_contiguous(t)) &&
+        p.packed = (last ? dense_last(t) : flat && ts_is_contiguous(t)) &&
                    ts_dtype_of(t) == ts_dtype_of(out) && outer * p.length * step < (int64_t)1 << 31;
         p.strided = !p.packed && ts_dtype_of(t) == ts_dtype_of(out) &&
                     ts_numel(t) * item <= STRIDED_BYTES;
@@ -244,5 +266,5 @@ static ts_status stack(ts_frame *f) { return join(f, true); }
 
 TS_CUDA_FAMILY(cat,
     {"cat", cat, 0, false, false, true},
-    {"stack", stack, 0, false},
+    {"stack", stack, 0, false, false, true},
 )

@@ -590,6 +590,8 @@ static ts_tensor *tensor_of(ts_value v) { return v.tag == TS_TAG_TENSOR ? v.t : 
 /* input, weight, bias, ... -> output */
 static ts_status convolution(ts_frame *f)
 {
+    if (!ts_numel(f->rets[0].t))
+        return TS_OK;
     return make_images(f, f->rets[0].t, f->args[0].t, f->args[1].t, tensor_of(f->args[2]),
                        f->args[6].i, NULL);
 }
@@ -652,8 +654,13 @@ static ts_status convolution_backward(ts_frame *f)
     static const int64_t dims[] = {0, 2, 3, 4};
     ts_tensor *grad = f->args[0].t, *input = tensor_of(f->args[1]), *of[3];
     bool transposed = ts_kernel_convolution(f).transposed;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 3; i++) {
         of[i] = tensor_of(f->rets[i]);
+        if (of[i] && !ts_numel(grad)) {
+            TS_TRY(ts_zero_(of[i]));
+            of[i] = NULL;
+        }
+    }
     if (of[0])
         TS_TRY(make_images(f, of[0], grad, f->args[2].t, NULL, !transposed, NULL));
     if (of[1])

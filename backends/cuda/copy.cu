@@ -101,5 +101,6 @@ static ts_status copy(ts_frame *f)
 
 TS_CUDA_FAMILY(copy,
     {"copy", copy, 0, true},
+    {"contiguous", copy, 0, true},
     {"to", copy, 0, true},
 )

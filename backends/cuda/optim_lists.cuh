@@ -136,9 +136,7 @@ typedef ts_dtype (*taken_fn)(const ts_frame *f, int arg, int64_t member);
 
 static ts_tensor *as_taken(ts_tensor *t, ts_dtype dtype)
 {
-    if (ts_dtype_of(t) != dtype)
-        return ts_to(t, dtype);
-    return ts_is_contiguous(t) ? t : ts_clone(t);
+    return ts_contiguous(ts_dtype_of(t) != dtype ? ts_to(t, dtype) : t);
 }
 
 /** True if the kernels, which take members as flat arrays, pair the right elements of member i: all

@@ -23,7 +23,7 @@ from peers import oracle_classes, tessera
 from peers.oracle_noise import ROUNDINGS, TRIALS, Rounding
 from peers.oracle_draw import HERE, INTEGERS, Draw, is_float
 from peers.oracle_ops import OPS
-from peers import oracle_more, oracle_random  # which add operators
+from peers import oracle_images, oracle_more, oracle_random  # which add operators
 
 NAMES = {torch.float64: 'f64', torch.float32: 'f32', torch.bfloat16: 'bf16', torch.float16: 'f16',
          torch.int64: 'i64', torch.int32: 'i32', torch.uint8: 'u8', torch.bool: 'bool'}

@@ -39,6 +39,7 @@ op('fill', lambda d: [d.tensor(d.sizes(), d.dtype(), expand=False), d.number()],
    function=torch.Tensor.fill_, writes=lambda args: args[:1], results=0)
 op('to_device', lambda d: [*one(d), HERE], function=torch.clone, call=lambda f, x, _: f(x))
 op('alias', one, function=aten.alias)
+op('contiguous', one)
 
 
 def strided(d):

@@ -192,7 +192,7 @@ static const ts_sample samples[] = {
      .bad = {{7, INTS(2), TS_ERR_VALUE, "less than its stride"},
              {1, T(3, 4, 3), TS_ERR_SHAPE, "multiple of 2"},
              {0, T(2, 6, SWEEP), TS_ERR_SHAPE, "transposed weight"},
-             {4, INTS(400), TS_ERR_SHAPE, "leave a result of at least one element"}}},
+             {4, INTS(400), TS_ERR_SHAPE, "a result of 0 or more"}}},
     FORWARD("transposed", {T(2, 3, SWEEP, 3), T(3, 2, 3, 4), T(2), INTS(3, 2), INTS(1, 2),
          INTS(2, 3), BOOL(true), INTS(2, 1), INT(1)}),
      .most = 33, .many = 300, .no_empty = true, .grad = true},

@@ -48,6 +48,7 @@ static const ts_sample samples[] = {
     {"copy", "values", {T(SWEEP, 3)}, ref_copy, .dtypes = EVERY, .grad = true},
     {"copy", "0-dim", {T()}, ref_copy, .dtypes = EVERY, .grad = true},
     {"copy", "8 dims", {T(2, 1, 2, 1, 3, 1, 2, SWEEP)}, ref_copy, .most = 17, .many = 1009},
+    {"contiguous", "values", {T(2, SWEEP, 3)}, ref_copy, .dtypes = EVERY, .grad = true},
     {"copy", "special", {T_SPECIAL(3, 19)}, ref_copy},
     {"to_device", "values", {T(SWEEP, 3), DEVICE}, ref_copy, .dtypes = EVERY, .grad = true},
     {"to_device", "0-dim", {T(), DEVICE}, ref_copy, .grad = true},

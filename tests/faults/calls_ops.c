@@ -314,6 +314,7 @@ CALLS(copy_and_view)
     NEW(ts_to(a, TS_F64));
     NEW(ts_to_device(a, TS_DEVICE_META));
     NEW(ts_contiguous(t));
+    NEW(ts_to_channels_last(ts_unsqueeze(a, 0)));
     FAULTY(f, ts_copy_to(t, values, sizeof values));
     fault_see_bytes(f, values, sizeof values);
     FAULTY(f, ts_item(one, &number));
@@ -508,6 +509,7 @@ CALLS(images)
     NEW(ts_avg_pool2d(x, &pool));
     NEW(ts_avg_pool3d(block, &three));
     NEW(ts_interpolate(x, &resize));
+    NEW(ts_pad(x, (const int64_t[]){1, 0, 0, 1, 2, 0, 1, 1}, 8, TS_PAD_CONSTANT, ts_scalar_int(0)));
 }
 
 CALLS(loss)

@@ -278,7 +278,7 @@ TS_TEST(a_row_alone_has_the_bits_of_a_row_among_many, .loop = 4)
     int64_t depth = _i & 1 ? 20 : 32;
     ts_tensor *q = filled(1, TS_F32, 1, 2, ROWS, depth, DENSE),
               *k = filled(2, TS_F32, 1, 2, KEYS, depth, SWAPPED),
-              *v = ts_clone(filled(3, TS_F32, 1, 2, KEYS, depth, SWAPPED)),
+              *v = ts_contiguous(filled(3, TS_F32, 1, 2, KEYS, depth, SWAPPED)),
               *seen = ts_full(TS_SIZES(1, 1, 1, KEYS), TS_SCALAR(1), TS_BOOL);
     ((bool *)seen->data)[HIDDEN] = false;
     if (_i & 2)

@@ -152,3 +152,108 @@ TS_TEST(wrong_calls_of_batch_norm_change_nothing)
                      0);
     ck_assert_double_eq(at(mean, 0), 0);
 }
+
+/** Fails the case unless result is NULL and the error's text is `text`. */
+static void expect_text(const void *result, const char *text)
+{
+    ck_assert_ptr_null(result);
+    ck_assert_str_eq(ts_error_message(), text);
+    ts_error_clear();
+}
+
+TS_TEST(errors_of_batch_norm_name_its_arguments, .loop = 2)
+{
+    TS_SCOPE;
+    ts_tensor *(*norm)(ts_tensor *, ts_tensor *, ts_tensor *, ts_tensor *, ts_tensor *, bool,
+                       double, double) = _i ? ts_batch_norm_relu : ts_batch_norm;
+    ts_tensor *x = ts_ones(TS_SIZES(2, 3, 4), TS_F32), *mean = ts_zeros(TS_SIZES(3), TS_F32),
+              *var = ts_ones(TS_SIZES(3), TS_F32), *four = ts_ones(TS_SIZES(4), TS_F32),
+              *whole = ts_ones(TS_SIZES(3), TS_I64),
+              *meta = ts_empty_on(TS_SIZES(3), TS_F32, TS_DEVICE_META), *none = TS_NONE;
+    const struct {
+        ts_tensor *self, *mean, *var;
+        bool training;
+        double momentum, eps;
+        const char *text;
+    } calls[] = {
+        {x, four, four, true, 0.1, 1e-5, "argument 'running_mean': expected sizes (3), got (4)"},
+        {x, four, var, false, 0.1, 1e-5, "argument 'running_mean': expected sizes (3), got (4)"},
+        {x, mean, four, true, 0.1, 1e-5, "argument 'running_var': expected sizes (3), got (4)"},
+        {x, mean, none, true, 0.1, 1e-5,
+         "argument 'running_var': expected a tensor as argument 'running_mean', got TS_NONE"},
+        {x, none, var, true, 0.1, 1e-5,
+         "argument 'running_mean': expected a tensor as argument 'running_var', got TS_NONE"},
+        {x, none, none, false, 0.1, 1e-5,
+         "argument 'running_mean': expected a tensor in evaluation, got TS_NONE"},
+        {x, mean, none, false, 0.1, 1e-5,
+         "argument 'running_var': expected a tensor in evaluation, got TS_NONE"},
+        {x, NULL, var, true, 0.1, 1e-5, "argument 'running_mean': expected a tensor, got NULL"},
+        {x, whole, var, true, 0.1, 1e-5,
+         "argument 'running_mean': expected a floating dtype, got i64"},
+        {x, whole, var, false, 0.1, 1e-5,
+         "argument 'running_mean': expected dtype f32 as argument 'self', got i64"},
+        {x, mean, var, true, 1.5, 1e-5, "argument 'momentum': expected 0 to 1, got 1.5"},
+        {x, mean, var, true, 0.1, -1, "argument 'eps': expected a finite number from 0, got -1"},
+        {x, mean, var, false, 0.1, NAN, "argument 'eps': expected a finite number from 0, got nan"},
+        {x, none, none, true, 0.1, INFINITY,
+         "argument 'eps': expected a finite number from 0, got inf"},
+        {whole, mean, var, true, 0.1, 1e-5,
+         "argument 'self': expected a floating dtype, got i64"},
+        {mean, mean, var, true, 0.1, 1e-5,
+         "argument 'self': expected sizes (N, C, ...), got 1 dims"},
+        {x, meta, var, true, 0.1, 1e-5,
+         "argument 'running_mean': expected device cpu as argument 'self', got meta"},
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "%s: %s", _i ? "batch_norm_relu" : "batch_norm",
+                 calls[i].text);
+        expect_text(norm(calls[i].self, calls[i].mean, calls[i].var, TS_NONE, TS_NONE,
+                         calls[i].training, calls[i].momentum, calls[i].eps), text);
+        ck_assert_double_eq(at(mean, 0), 0);
+    }
+}
+
+TS_TEST(norms_refuse_an_eps_that_is_negative_or_not_finite, .loop = 3)
+{
+    TS_SCOPE;
+    double eps = (double[]){-1e-5, NAN, INFINITY}[_i];
+    ts_normalization_opts opts = {.size = sizeof opts, .eps = eps};
+    ts_tensor *x = ts_ones(TS_SIZES(2, 3), TS_F32), *row = ts_ones(TS_SIZES(3), TS_F32),
+              *pair = ts_ones(TS_SIZES(2, 1), TS_F32), *dw, *db;
+    const void *results[] = {
+        ts_group_norm(x, 1, TS_NONE, TS_NONE, eps), ts_instance_norm(x, TS_NONE, TS_NONE, eps),
+        ts_layer_norm_ex(x, TS_NONE, TS_NONE, &opts), ts_rms_norm_ex(x, TS_NONE, &opts),
+        ts_batch_norm_backward(x, x, row, row, TS_NONE, eps, false, &dw, &db),
+        ts_batch_norm_relu_backward(x, x, row, row, TS_NONE, TS_NONE, eps, false, &dw, &db),
+        ts_group_norm_backward(x, x, pair, pair, TS_NONE, 1, eps, &dw, &db)};
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+        ck_assert_ptr_null(results[i]);
+    expect_error(ts_instance_norm(x, TS_NONE, TS_NONE, eps), TS_ERR_VALUE,
+                 "instance_norm: argument 'eps'");
+    expect_error(ts_layer_norm_ex(x, TS_NONE, TS_NONE, &opts), TS_ERR_VALUE,
+                 "layer_norm: argument 'eps'");
+}
+
+/* PyTorch's list of ops that run in f32 has group norm, but not instance norm. */
+TS_TEST(instance_norm_keeps_its_dtype_in_autocast_regions, .loop = 2)
+{
+    TS_SCOPE;
+    ts_dtype dtype = _i ? TS_F32 : TS_BF16;
+    ts_tensor *x = ts_set_requires_grad(ts_to(ts_normal(TS_SIZES(2, 3, 4, 5), 0, 1, TS_F32), dtype),
+                                        true),
+              *w = ts_ones(TS_SIZES(3), TS_F32);
+    ts_tensor *want = ts_instance_norm(x, w, TS_NONE, 1e-5), *got, *group;
+    {
+        TS_AUTOCAST(TS_DEVICE_CPU, TS_BF16);
+        OK(got = ts_instance_norm(x, w, TS_NONE, 1e-5));
+        OK(group = ts_group_norm(x, 3, w, TS_NONE, 1e-5));
+    }
+    ck_assert_int_eq(ts_dtype_of(got), dtype);
+    ck_assert_int_eq(ts_dtype_of(group), TS_F32);
+    assert_close(got, want, 0);
+    OK(ts_backward(ts_sum(ts_square(got))));
+    ck_assert_int_eq(ts_dtype_of(ts_grad(x)), dtype);
+    FAILS(TS_ERR_SHAPE, ts_instance_norm(x, ts_ones(TS_SIZES(4), TS_F32), TS_NONE, 1e-5));
+    SAYS("instance_norm: argument 'weight': expected sizes (3), got (4)");
+}

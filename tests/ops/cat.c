@@ -99,3 +99,31 @@ TS_TEST(members_get_their_part_of_the_gradient)
     EXPECT(ts_grad(a), 1 + 3, 4 + 6);
     EXPECT(ts_grad(c), 2, 5);
 }
+
+/* Strides of torch.stack() of two channels-last images (2, 3, 4, 5), and of others. */
+TS_TEST(stack_keeps_channels_last)
+{
+    static const int64_t strides[][5] = {
+        {120, 60, 1, 15, 3}, {120, 3, 1, 30, 6}, {120, 1, 60, 15, 3}, {120, 1, 30, 15, 3}};
+    for (int on_meta = 0; on_meta < 2; on_meta++) {
+        TS_SCOPE;
+        ts_tensor *plain = ts_normal(TS_SIZES(2, 3, 4, 5), 0, 1, TS_F32), *last[2], *mixed[2];
+        if (on_meta)
+            plain = ts_to_device(plain, TS_DEVICE_META);
+        last[0] = last[1] = mixed[1] = ts_to_channels_last(plain);
+        mixed[0] = plain;
+        for (int dim = 0; dim < 5; dim++) {
+            ts_tensor *y = ts_stack(last, 2, dim);
+            ck_assert_ptr_nonnull(y);
+            ck_assert_int_eq(ts_is_contiguous(y), dim == 4);
+            for (int d = 0; d < 5 && dim < 4; d++)
+                ck_assert_int_eq(ts_strides(y)[d], strides[dim][d]);
+            ts_tensor *z = ts_stack(mixed, 2, dim);
+            ck_assert(ts_is_contiguous(z));
+            double apart = 0;
+            if (!on_meta)
+                ck_assert_int_eq(ts_item(ts_amax(ts_abs(ts_sub(y, z))), &apart), TS_OK);
+            ck_assert(apart == 0);
+        }
+    }
+}

@@ -463,3 +463,34 @@ TS_TEST(gradients_of_other_strides_equal_dense_ones)
         ck_assert(is_last(grads[0][0]) && is_last(grads[0][1]));
     }
 }
+
+/* torch.nn.functional.conv_transpose2d of f32 tensors with these sizes */
+TS_TEST(a_transposed_convolution_may_have_an_empty_result)
+{
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16};
+    for (int k = 0; k < 6; k++) {
+        TS_SCOPE;
+        ts_dtype dtype = dtypes[k % 3];
+        ts_conv_opts one = {.size = sizeof one, .padding = {1, 0}},
+                     two = {.size = sizeof two, .padding = {2, 0}};
+        ts_tensor *in[] = {ts_ones(TS_SIZES(2, 3, 1, 4), dtype),
+                           ts_ones(TS_SIZES(3, 5, 2, 3), dtype), ts_ones(TS_SIZES(5), dtype)};
+        if (k >= 3)
+            in[0] = ts_to_channels_last(in[0]);
+        for (int i = 0; i < 3; i++)
+            OK(ts_set_requires_grad(in[i] = ts_detach(in[i]), true));
+        ts_tensor *y = ts_conv_transpose2d(in[0], in[1], in[2], &one);
+        OK(y);
+        const int64_t sizes[] = {2, 5, 0, 6};
+        for (int d = 0; d < 4; d++)
+            ck_assert_int_eq(ts_size(y, d), sizes[d]);
+        OK(ts_backward(ts_sum(y)));
+        for (int i = 0; i < 3; i++) {
+            double most = 1;
+            OK(ts_item(ts_max(ts_abs(ts_to(ts_grad(in[i]), TS_F64))), &most));
+            ck_assert_double_eq(most, 0);
+        }
+        FAILS(TS_ERR_SHAPE, ts_conv_transpose2d(in[0], in[1], in[2], &two));
+        FAILS(TS_ERR_SHAPE, ts_conv_transpose2d(ts_narrow(in[0], 2, 0, 0), in[1], in[2], NULL));
+    }
+}

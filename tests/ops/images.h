@@ -10,7 +10,7 @@
 /** A channels-last copy of x, whose sizes are (N, C, H, W). */
 static inline ts_tensor *last_of(ts_tensor *x)
 {
-    return ts_permute(ts_clone(ts_permute(x, TS_SIZES(0, 2, 3, 1))), TS_SIZES(0, 3, 1, 2));
+    return ts_to_channels_last(x);
 }
 
 /** Element i, in memory order, of an f32 tensor. */

@@ -88,9 +88,11 @@ TS_TEST(any_layout_gives_the_values_of_contiguous_operands, .loop = 40)
         expect_same(ts_masked_fill_scalar(x, c, 3), ts_masked_fill_scalar(px, pc, 3));
         expect_same(ts_to(x, TS_F16), ts_to(px, TS_F16));
         expect_same(ts_tanh(z), ts_tanh(pz));
+        expect_same(ts_contiguous(x), px);
         expect_same(ts_clone(x), px);
         /* a destination of any layout */
-        ts_tensor *out = ts_transpose(ts_clone(ts_transpose(px, 0, ndim - 1)), 0, ndim - 1);
+        ts_tensor *out =
+            ts_transpose(ts_clone(ts_contiguous(ts_transpose(px, 0, ndim - 1))), 0, ndim - 1);
         ck_assert_ptr_nonnull(ts_add_out(out, x, y));
         expect_same(out, ts_add(px, py));
         /* random numbers depend on an element's index, not on its address */
@@ -184,14 +186,116 @@ TS_TEST(a_pointwise_result_has_the_layout_of_its_operands)
     /* results have no gaps */
     ts_tensor *longer = ts_transpose(ts_ones((int64_t[]){5, 4, 6}, 3, TS_F32), 0, 2);
     expect_strides(ts_exp(ts_slice(longer, 0, 0, 6, 2)), 1, 3, 12);
-    /* results of ops that are not pointwise, and of clone, to and dropout, are contiguous */
-    expect_strides(ts_clone(x), 20, 5, 1);
-    expect_strides(ts_to(x, TS_F64), 20, 5, 1);
-    expect_strides(ts_dropout(x, 0.5, true), 20, 5, 1);
+    /* results of ops that are not pointwise are contiguous */
+    expect_strides(ts_contiguous(x), 20, 5, 1);
     expect_strides(ts_cumsum(x, 0), 20, 5, 1);
     /* META results have the same strides */
     ts_tensor *y = ts_transpose(ts_empty_on(swapped, 3, TS_F32, TS_DEVICE_META), 0, 2);
     expect_strides(ts_exp(y), 1, 3, 12);
+}
+
+/** Fails the case unless y has the sizes of x and is dense, with its dims in the order of x's
+ *  strides. Dims of size 1 may have any stride. */
+static void expect_order_of(const ts_tensor *y, const ts_tensor *x)
+{
+    ck_assert_msg(y != NULL, "%s", ts_error_message());
+    int64_t step = 1, left = 0;
+    for (int d = 0; d < x->ndim; d++) {
+        ck_assert_int_eq(y->sizes[d], x->sizes[d]);
+        left += x->sizes[d] > 1;
+    }
+    for (bool done[TS_MAX_DIMS] = {false}; left--;) {
+        int next = -1; /* the dim with the smallest stride */
+        for (int d = 0; d < x->ndim; d++)
+            if (!done[d] && x->sizes[d] > 1 && (next < 0 || x->strides[d] < x->strides[next]))
+                next = d;
+        done[next] = true;
+        ck_assert_int_eq(y->strides[next], step);
+        step *= x->sizes[next];
+    }
+}
+
+/** x as (d0, d1, ...) in memory, seen in a drawn order of dims; sliced: every second element along
+ *  one dim. */
+static ts_tensor *in_drawn_order(dice *d, int ndim, ts_device device)
+{
+    int64_t sizes[TS_MAX_DIMS], order[TS_MAX_DIMS];
+    for (int i = 0; i < ndim; i++) {
+        sizes[i] = 1 + draw(d, 5);
+        int64_t at = draw(d, i + 1);
+        order[i] = order[at];
+        order[at] = i;
+    }
+    int dim = (int)draw(d, ndim);
+    bool sliced = draw(d, 3) == 0;
+    sizes[dim] *= sliced ? 2 : 1;
+    ts_tensor *x = ts_to_device(ts_normal(sizes, ndim, 0, 1, TS_F32), device);
+    return ts_permute(sliced ? ts_slice(x, dim, 0, TS_END, 2) : x, order, ndim);
+}
+
+TS_TEST(copies_and_tensors_like_others_keep_the_order_of_dims, .loop = 2)
+{
+    dice d = {0xc09e + (uint64_t)_i, 0};
+    ts_device device = _i ? TS_DEVICE_META : TS_DEVICE_CPU;
+    for (int round = 0; round < 200; round++) {
+        TS_SCOPE;
+        ts_tensor *x = in_drawn_order(&d, 1 + (int)draw(&d, 5), device);
+        ck_assert_ptr_nonnull(x);
+        ts_tensor *all[] = {ts_clone(x), ts_to(x, TS_F64), ts_zeros_like(x), ts_ones_like(x),
+                            ts_empty_like(x), ts_full_like(x, 3), ts_dropout(x, 0.5, true),
+                            ts_dropout_backward(x, 0.5, (ts_rng_state){1, 2})};
+        for (size_t i = 0; i < TS_COUNTOF(all); i++)
+            expect_order_of(all[i], x);
+        if (_i)
+            continue;
+        expect_same(all[0], ts_contiguous(x));
+        expect_same(all[1], ts_to(ts_contiguous(x), TS_F64));
+        expect_same(all[2], ts_zeros(x->sizes, x->ndim, TS_F32));
+        expect_same(all[5], ts_full(x->sizes, x->ndim, TS_SCALAR(3), TS_F32));
+        expect_same(all[7], ts_dropout_backward(ts_contiguous(x), 0.5, (ts_rng_state){1, 2}));
+    }
+}
+
+/* They are whole tensors, which may be written in place with gradients. */
+TS_TEST(tensors_like_others_and_channels_last_copies_are_no_views)
+{
+    TS_SCOPE;
+    ts_tensor *image = ts_normal(TS_SIZES(2, 3, 4, 5), 0, 1, TS_F32),
+              *last = ts_to_channels_last(image),
+              *w = ts_set_requires_grad(ts_ones(TS_SIZES(2, 3, 4, 5), TS_F32), true);
+    ts_tensor *all[] = {ts_zeros_like(last), ts_clone(last), last};
+    for (size_t i = 0; i < TS_COUNTOF(all); i++) {
+        ck_assert_msg(ts_add_(all[i], w) != NULL, "%s", ts_error_message());
+        ck_assert(!ts_is_contiguous(all[i]));
+        ck_assert_int_eq(ts_backward(ts_sum(all[i])), TS_OK);
+    }
+    double sum;
+    ck_assert_int_eq(ts_item(ts_sum(ts_grad(w)), &sum), TS_OK);
+    ck_assert_double_eq(sum, 3 * 120);
+}
+
+TS_TEST(to_channels_last_has_gradients)
+{
+    for (int ndim = 3; ndim <= 5; ndim++) {
+        TS_SCOPE;
+        ts_tensor *plain = ts_normal(TS_SIZES(2, 3, 4, 5, 2), 0, 1, TS_F64);
+        while (ts_ndim(plain) > ndim)
+            plain = ts_select(plain, -1, 0);
+        ts_tensor *x = ts_set_requires_grad(ts_contiguous(plain), true),
+                  *y = ts_to_channels_last(x), *weight = ts_sin(plain);
+        ck_assert_ptr_nonnull(y);
+        ck_assert(ts_is_contiguous(ts_movedim(y, 1, -1)));
+        expect_same(y, plain);
+        ck_assert_ptr_eq(ts_data(ts_to_channels_last(y)), ts_data(y));
+        ck_assert(ts_is_contiguous(ts_contiguous(y)));
+        ck_assert_int_eq(ts_backward(ts_sum(ts_mul(ts_square(y), weight))), TS_OK);
+        expect_same(ts_grad(x), ts_mul(ts_mul_scalar(plain, 2), weight));
+    }
+    ck_assert_ptr_null(ts_to_channels_last(ts_ones(TS_SIZES(2, 3), TS_F32)));
+    ck_assert_str_eq(ts_error_message(), "to_channels_last: argument 't': expected 3 to 5 dims "
+                                         "(N, C, ...), got sizes (2, 3)");
+    ck_assert_ptr_null(ts_to_channels_last(ts_ones(TS_SIZES(2, 3, 1, 1, 1, 1), TS_F32)));
+    ck_assert_ptr_null(ts_to_channels_last(NULL));
 }
 
 /** Runs of equal elements, of which blocks compute the first ones, have the values of a copy. */

@@ -72,7 +72,7 @@ TS_TEST(a_permuted_input_gives_the_same)
     int order[] = {1, 0};
     ts_tensor *x = permuted(numbers(1, TS_SIZES(6, 9), TS_F32), order);
     ck_assert(same_bits(ts_layer_norm(x, TS_NONE, TS_NONE),
-                        ts_layer_norm(ts_clone(x), TS_NONE, TS_NONE)));
+                        ts_layer_norm(ts_contiguous(x), TS_NONE, TS_NONE)));
 }
 
 /* Function of a gradient check. variable: 0: x, 1: weight, 2: bias; the others are constant. */

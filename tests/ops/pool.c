@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: MIT
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/tensor.h"
 #include "tests/ops/images.h"
@@ -33,6 +34,43 @@ TS_TEST(pools_take_one_sample_and_default_strides)
     ck_assert_int_eq(ts_size(ts_max_pool1d(x, POOL(.kernel = {4}, .stride = {3}), NULL), 1), 1);
     ck_assert_int_eq(ts_size(ts_max_pool1d(x, POOL(.kernel = {4}, .stride = {3}, .ceil = true),
                                            NULL), 1), 2);
+}
+
+/* torch.nn.functional.max_pool2d and avg_pool2d of arange(9) as (1, 1, 3, 3), ceil_mode=True */
+TS_TEST(with_ceil_the_only_window_may_be_larger_than_the_padded_image)
+{
+    static const struct {
+        int64_t size, kernel, stride, padding, dilation, places;
+    } cases[] = {
+        {3, 4, 4, 0, 1, 1}, {3, 4, 2, 0, 1, 1}, {3, 5, 3, 0, 1, 1}, {3, 3, 5, 0, 2, 1},
+        {3, 5, 2, 0, 1, 0}, {1, 3, 2, 0, 1, 0}, {1, 3, 3, 0, 1, 1}, {2, 7, 3, 1, 1, 0},
+        {2, 7, 4, 1, 1, 1}, {1, 2, 4, 1, 1, 1}, {4, 2, 3, 1, 1, 2}, {5, 2, 4, 1, 1, 2},
+    };
+    TS_SCOPE;
+    ts_tensor *nine = ts_view(ts_arange(0, 9, 1, TS_F32), TS_SIZES(1, 1, 3, 3)), *y;
+    for (int64_t stride = 2; stride < 5; stride += 2) {
+        OK(y = ts_max_pool2d(nine, POOL(.kernel = {4, 4}, .stride = {stride, stride}, .ceil = true),
+                             NULL));
+        ck_assert_int_eq(ts_numel(y), 1);
+        ck_assert_double_eq(at(y, 0), 8);
+        OK(y = ts_avg_pool2d(nine, POOL(.kernel = {4, 4}, .stride = {stride, stride},
+                                        .ceil = true)));
+        ck_assert_int_eq(ts_numel(y), 1);
+        ck_assert_double_eq(at(y, 0), 4);
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ts_tensor *x = ts_zeros(TS_SIZES(1, 1, cases[i].size), TS_F32);
+        ts_pool_opts o = {.size = sizeof o, .kernel = {cases[i].kernel},
+                          .stride = {cases[i].stride}, .padding = {cases[i].padding},
+                          .dilation = {cases[i].dilation}, .ceil = true};
+        y = ts_max_pool1d(x, &o, NULL);
+        ck_assert_int_eq(y ? ts_size(y, 2) : 0, cases[i].places);
+        if (cases[i].dilation == 1) {
+            y = ts_avg_pool1d(x, &o);
+            ck_assert_int_eq(y ? ts_size(y, 2) : 0, cases[i].places);
+        }
+        ts_error_clear();
+    }
 }
 
 /** The function that a test runs on both layouts. */
@@ -163,10 +201,10 @@ TS_TEST(few_long_lines_equal_many)
         ts_tensor *wide = ts_reshape(ts_expand(ts_to(ts_unsqueeze(x, 1), TS_F64),
                                                TS_SIZES(n, MANY, c, l)), TS_SIZES(n, MANY * c, l));
         if (drawn(&state, 0, 1)) /* channels innermost */
-            x = ts_transpose(ts_clone(ts_transpose(x, 1, 2)), 1, 2);
+            x = ts_to_channels_last(x);
         ts_set_num_threads((int)drawn(&state, 1, 3));
         y[0] = run_lines(op, x, to, kernel, &dx[0]);
-        y[1] = run_lines(op, ts_clone(wide), to, kernel, &dx[1]);
+        y[1] = run_lines(op, ts_contiguous(wide), to, kernel, &dx[1]);
         double unit = dtype == TS_BF16 ? 0.008 : dtype == TS_F16 ? 0.001 : 1e-6;
         assert_close(y[0], ts_narrow(y[1], 1, 0, c), 4 * unit);
         double most;
@@ -207,10 +245,8 @@ TS_TEST(pads_have_the_elements_that_their_mode_names)
         ts_tensor *values = ts_remainder_scalar(ts_arange(0, (double)elements, 1, TS_I64), 200),
                   *x = ts_to(ts_reshape(values, TS_SIZES(n, c, size[0], size[1], size[2])),
                              dtypes[drawn(&state, 0, 4)]);
-        if (drawn(&state, 0, 1)) {
-            const int64_t last[] = {0, 2, 3, 4, 1}, back[] = {0, 4, 1, 2, 3};
-            x = ts_permute(ts_clone(ts_permute(x, last, 5)), back, 5);
-        }
+        if (drawn(&state, 0, 1))
+            x = ts_to_channels_last(x);
         ts_set_num_threads((int)drawn(&state, 1, 3));
         ts_tensor *y = ts_contiguous(ts_to(ts_pad(x, pads, 6, mode, TS_SCALAR(201)), TS_I64));
         OK(y);
@@ -226,6 +262,70 @@ TS_TEST(pads_have_the_elements_that_their_mode_names)
                 ck_assert_int_eq(found[p * to[0] * to[1] * to[2] + k], at < 0 ? 201 : at % 200);
             }
     }
+}
+
+/* Constant padding takes numbers for all dims, none included, and keeps channels-last. */
+TS_TEST(constant_padding_takes_any_number_of_dims)
+{
+    uint64_t state = seed();
+    for (int i = 0; i < 120; i++) {
+        TS_SCOPE;
+        int ndim = (int)drawn(&state, 1, 6), dims = (int)drawn(&state, 0, ndim);
+        int64_t sizes[6], pads[12], made[6];
+        for (int d = 0; d < ndim; d++)
+            made[d] = sizes[d] = drawn(&state, 1, 4);
+        for (int k = 0; k < dims; k++)
+            for (int side = 0; side < 2; side++) {
+                pads[2 * k + side] = drawn(&state, side ? 0 : -1, 2);
+                made[ndim - 1 - k] += pads[2 * k + side];
+            }
+        ts_tensor *x = ts_normal(sizes, ndim, 0, 1, TS_F64);
+        bool last = ndim >= 4 && ndim <= 5 && drawn(&state, 0, 1);
+        x = ts_set_requires_grad(last ? ts_clone(ts_to_channels_last(x)) : x, true);
+        ts_tensor *y = ts_pad(x, pads, 2 * dims, TS_PAD_CONSTANT, TS_SCALAR(7)),
+                  *want = ts_detach(x);
+        OK(y);
+        for (int d = 0; d < ndim; d++)
+            ck_assert_int_eq(ts_size(y, d), made[d]);
+        for (int k = 0; k < dims; k++) { /* by cat and slice */
+            int d = ndim - 1 - k;
+            int64_t n[6], cut = pads[2 * k] < 0 ? 1 : 0;
+            memcpy(n, ts_sizes(want), (size_t)ndim * sizeof *n);
+            want = ts_narrow(want, d, cut, n[d] - cut);
+            n[d] = cut ? 0 : pads[2 * k];
+            ts_tensor *before = ts_full(n, ndim, TS_SCALAR(7), TS_F64);
+            n[d] = pads[2 * k + 1];
+            ts_tensor *parts[] = {before, want, ts_full(n, ndim, TS_SCALAR(7), TS_F64)};
+            OK(want = ts_cat(parts, 3, d));
+        }
+        if (ts_numel(y))
+            assert_close(y, want, 0);
+        ck_assert_ptr_ne(ts_data(y), ts_data(x));
+        OK(ts_backward(ts_sum(ts_square(y))));
+        double sum, all;
+        OK(ts_item(ts_sum(ts_grad(x)), &sum));
+        OK(ts_item(ts_sum(ts_mul_scalar(ts_masked_fill_scalar(want, ts_eq_scalar(want, 7), 0), 2)),
+                   &all));
+        ck_assert_double_eq_tol(sum, all, 1e-12 * 1000);
+    }
+    TS_SCOPE;
+    ts_tensor *x = ts_to_channels_last(ts_ones(TS_SIZES(2, 3, 4, 5), TS_F32));
+    ts_tensor *y = ts_pad(x, TS_SIZES(1, 1, 1, 1, 1, 1, 1, 1), TS_PAD_CONSTANT, TS_SCALAR(0));
+    OK(y);
+    ck_assert(ts_is_contiguous(ts_movedim(y, 1, -1)));
+    ts_tensor *row = ts_ones(TS_SIZES(3), TS_F32);
+    const int64_t eight[] = {1, 1, 1, 1, 1, 1, 1, -9}, far[] = {0, 0, 0, 0, 0, 0, INT64_MAX, 0};
+    expect_error(ts_pad(row, eight, 8, TS_PAD_CONSTANT, TS_SCALAR(0)), TS_ERR_SHAPE,
+                 "pad: argument 'self': expected 4 dims at least, got sizes (3)");
+    expect_error(ts_pad(x, eight, 8, TS_PAD_CONSTANT, TS_SCALAR(0)), TS_ERR_SHAPE,
+                 "elements in dim 0, got sizes (2, 3, 4, 5), which give -6");
+    expect_error(ts_pad(x, far, 8, TS_PAD_CONSTANT, TS_SCALAR(0)), TS_ERR_VALUE, "for dim 0");
+    expect_error(ts_pad(x, eight, 7, TS_PAD_CONSTANT, TS_SCALAR(0)), TS_ERR_VALUE,
+                 "two numbers per dim");
+    expect_error(ts_pad(x, eight, 8, TS_PAD_REFLECT, TS_SCALAR(0)), TS_ERR_VALUE, "1 to 3 dims");
+    expect_error(ts_pad(x, NULL, 8, TS_PAD_CONSTANT, TS_SCALAR(0)), TS_ERR_NULL, "8 numbers");
+    expect_error(ts_pad(x, eight, 18, TS_PAD_CONSTANT, TS_SCALAR(0)), TS_ERR_SHAPE, "got 18");
+    expect_error(ts_pad(x, NULL, 0, TS_PAD_REFLECT, TS_SCALAR(0)), TS_ERR_VALUE, "1 to 3 dims");
 }
 
 TS_TEST(gradients_of_maxima_are_sums_at_their_indices)

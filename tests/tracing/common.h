@@ -25,15 +25,20 @@ static inline ts_tensor *numbers(uint64_t seed, const int64_t *sizes, int ndim)
     return t;
 }
 
-/** True if both tensors are contiguous CPU tensors with equal sizes, dtype and bits, or both are
+/** True if both are dense CPU tensors with equal sizes, order of dims, dtype and bits, or both are
  * TS_NONE. */
 static inline bool same(const ts_tensor *a, const ts_tensor *b)
 {
     if (a == TS_NONE || b == TS_NONE)
         return a == b;
-    return ts_ndim(a) == ts_ndim(b) && ts_dtype_of(a) == ts_dtype_of(b) && ts_is_contiguous(a) &&
-           ts_is_contiguous(b) &&
-           memcmp(ts_sizes(a), ts_sizes(b), (size_t)ts_ndim(a) * sizeof(int64_t)) == 0 &&
+    size_t dims = (size_t)ts_ndim(a) * sizeof(int64_t);
+    int64_t last = 0; /* of the elements in memory */
+    for (int d = 0; d < ts_ndim(a); d++)
+        last += (ts_sizes(a)[d] - 1) * ts_strides(a)[d];
+    return ts_ndim(a) == ts_ndim(b) && ts_dtype_of(a) == ts_dtype_of(b) &&
+           memcmp(ts_sizes(a), ts_sizes(b), dims) == 0 &&
+           ((ts_is_contiguous(a) && ts_is_contiguous(b)) ||
+            (last == ts_numel(a) - 1 && memcmp(ts_strides(a), ts_strides(b), dims) == 0)) &&
            (!ts_numel(a) || memcmp(ts_data(a), ts_data(b),
                                    (size_t)ts_numel(a) * ts_dtype_size(ts_dtype_of(a))) == 0);
 }

@@ -77,7 +77,7 @@ static ts_status run(TRACED)
         ts_error_clear(); /* a saved tensor was overwritten */
     out[0] = ts_keep(ts_detach(loss));
     for (int i = 0; i < m - 1; i++)
-        out[1 + i] = ts_keep(ts_clone(ts_detach(pool[i % count])));
+        out[1 + i] = ts_keep(ts_clone(ts_contiguous(ts_detach(pool[i % count]))));
     return TS_STATUS_OF(out[m - 1]);
 }
 

@@ -9,6 +9,14 @@ TS_BEGIN_DECLS
 
 /** An alias of t if t is contiguous, else a contiguous copy. Any dtype. */
 TS_API ts_tensor *ts_contiguous(ts_tensor *t);
+/**
+ * The same elements in channels-last layout, (N, spatial dims, C) in memory, with gradients and of
+ * any dtype: an alias of t if t has this layout, else a copy. Operators over images then keep it.
+ * @param t  (N, C, L), (N, C, H, W) or (N, C, D, H, W)
+ * @return as t. ts_contiguous() returns to the default layout. Errors: TS_ERR_SHAPE (number of
+ *         dims), TS_ERR_NULL, TS_ERR_MEMORY, and those of the device
+ */
+TS_API ts_tensor *ts_to_channels_last(ts_tensor *t);
 
 /** Copies all elements, row-major and in the tensor's dtype, to host memory at `data`. Waits for
  *  the device. Errors: TS_ERR_VALUE if `bytes` is not the exact size, TS_ERR_DEVICE for a META

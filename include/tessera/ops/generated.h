@@ -23,20 +23,22 @@ TS_BEGIN_DECLS
 TS_API ts_tensor *ts_empty(const int64_t *sizes, int ndim, ts_dtype dtype);
 /** ts_empty() on a device. */
 TS_API ts_tensor *ts_empty_on(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device);
-/** ts_empty() with the sizes, dtype and device of t. */
+/**
+ * ts_empty() with the sizes, dtype, device and memory order of t: dense, and contiguous if t is.
+ */
 TS_API ts_tensor *ts_empty_like(ts_tensor *t);
 
 /** Tensor filled with `value`, converted to dtype. */
 TS_API ts_tensor *ts_full(const int64_t *sizes, int ndim, ts_scalar value, ts_dtype dtype);
-/** ts_full() with the sizes, dtype and device of t. */
+/** ts_full() with the sizes, dtype, device and memory order of t, as ts_empty_like(). */
 TS_API ts_tensor *ts_full_like(ts_tensor *t, ts_scalar value);
 /** Tensor of zeros. */
 TS_API ts_tensor *ts_zeros(const int64_t *sizes, int ndim, ts_dtype dtype);
-/** Zeros with the sizes, dtype and device of t. */
+/** Zeros with the sizes, dtype, device and memory order of t, as ts_empty_like(). */
 TS_API ts_tensor *ts_zeros_like(ts_tensor *t);
 /** Tensor of ones. */
 TS_API ts_tensor *ts_ones(const int64_t *sizes, int ndim, ts_dtype dtype);
-/** Ones with the sizes, dtype and device of t. */
+/** Ones with the sizes, dtype, device and memory order of t, as ts_empty_like(). */
 TS_API ts_tensor *ts_ones_like(ts_tensor *t);
 
 /** Writes `value`, converted to self's dtype, to every element of self; returns self. */
@@ -122,7 +124,10 @@ TS_API ts_tensor *ts_multinomial(ts_tensor *probs, int64_t num_samples, bool rep
  * Copies, conversions, and reading values from tensors.
  */
 
-/** Contiguous copy with its own storage. */
+/**
+ * Copy with its own storage, dense, with self's dims in self's memory order: contiguous, channels-
+ * last or transposed as self.
+ */
 TS_API ts_tensor *ts_clone(ts_tensor *self);
 /**
  * Copies the values of source, broadcast and converted to destination's dtype and device, into
@@ -131,8 +136,8 @@ TS_API ts_tensor *ts_clone(ts_tensor *self);
 TS_API ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source);
 
 /**
- * Copy of self converted to another dtype; always a new tensor. Float to integer truncates towards
- * zero; in bool, values other than 0 are true.
+ * Copy of self, in the memory order of ts_clone(), converted to another dtype; always a new tensor.
+ * Float to integer truncates towards zero; in bool, values other than 0 are true.
  */
 TS_API ts_tensor *ts_to(ts_tensor *self, ts_dtype dtype);
 
@@ -1338,7 +1343,11 @@ TS_API ts_tensor *ts_cat(ts_tensor *const *tensors, int n, int dim);
 /** ts_cat() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_cat_out(ts_tensor *out, ts_tensor *const *tensors, int n, int dim);
 
-/** Joins n tensors of the same sizes along a new dim, of size n, at index `dim` of the result. */
+/**
+ * Joins n tensors of the same sizes along a new dim, of size n, at index `dim` of the result. If
+ * all are channels-last images and `dim` is not the last, the result has the memory order of
+ * ts_cat(), with the new dim before the images' dim `dim`.
+ */
 TS_API ts_tensor *ts_stack(ts_tensor *const *tensors, int n, int dim);
 /** ts_stack() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_stack_out(ts_tensor *out, ts_tensor *const *tensors, int n, int dim);
@@ -1462,8 +1471,8 @@ TS_API ts_tensor *ts_kl_div_backward(ts_tensor *grad, ts_tensor *self, ts_tensor
  * the result has self's layout. bf16 and f16 are computed in f32 and rounded once; their means and
  * variances are f32, and weight and bias may be f32. Variances of n elements are divided by n.
  * Weight and bias have size C; TS_NONE leaves one out. Errors: TS_ERR_SHAPE (fewer than two dims,
- * wrong sizes, one element per channel in training), TS_ERR_DTYPE, TS_ERR_VALUE (groups),
- * TS_ERR_DEVICE, TS_ERR_MEMORY.
+ * wrong sizes, one element per channel in training), TS_ERR_DTYPE, TS_ERR_VALUE (groups,
+ * eps, momentum), TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
 /**
@@ -1550,17 +1559,6 @@ TS_API ts_tensor *ts_adaptive_avg_pool(ts_tensor *self, const int64_t *sizes, in
  * @param sizes  spatial sizes of its argument
  */
 TS_API ts_tensor *ts_adaptive_avg_pool_backward(ts_tensor *grad, const int64_t *sizes, int ndim);
-
-/**
- * Adds elements at both ends of the last dims.
- * @param self     any dtype
- * @param padding  numbers of elements (before, after) of the last dim, then of the dim before it,
- *                 up to three dims; negative numbers remove elements
- * @param mode     a ts_pad_mode
- * @param value    of the new elements in mode TS_PAD_CONSTANT, converted to self's dtype
- */
-TS_API ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t mode,
-                         ts_scalar value);
 
 /** Gradient of ts_pad(): each element sums grad over the positions to which it was copied. */
 TS_API ts_tensor *ts_pad_backward(ts_tensor *grad, const int64_t *padding, int npadding,

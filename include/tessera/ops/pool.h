@@ -34,8 +34,9 @@ typedef struct ts_pool_opts {
  * @param indices  receives the indices of the maxima in the spatial dims of self (i64, row-major,
  *                 sizes of the result); may be NULL
  * @return (N, C, (L + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1) or without N. The
- *         quotient is rounded down, or up with `ceil`; windows that start in the padding at the end
- *         are then left out
+ *         quotient is rounded down, or up with `ceil`: the last window, even if it is the only one,
+ *         may then extend past the padding, but windows that start in the padding at the end are
+ *         left out
  */
 TS_API ts_tensor *ts_max_pool1d(ts_tensor *self, const ts_pool_opts *opts, ts_tensor **indices);
 /** The same over two dims: (N, C, H, W) or (C, H, W). */

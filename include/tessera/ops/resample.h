@@ -47,5 +47,18 @@ typedef struct ts_interpolate_opts {
  */
 TS_API ts_tensor *ts_interpolate(ts_tensor *self, const ts_interpolate_opts *opts);
 
+/**
+ * Adds elements at both ends of the last dims.
+ * @param self      any dtype
+ * @param padding   numbers of elements (before, after) of the last dim, then of the dim before it,
+ *                  and so on: in mode TS_PAD_CONSTANT for any number of dims, else for 1 to 3;
+ *                  negative numbers remove elements
+ * @param npadding  count of these numbers, even
+ * @param mode      a ts_pad_mode
+ * @param value     of the new elements in mode TS_PAD_CONSTANT, converted to self's dtype
+ */
+TS_API ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t mode,
+                         ts_scalar value);
+
 TS_END_DECLS
 #endif
