@@ -271,13 +271,24 @@ static ts_status list_modules(ts_module *m, summary_row *rows, int64_t *n)
     return TS_OK;
 }
 
+/** True if the calling thread counts work already. */
+static bool counts_work(void)
+{
+    ts_key key = ts_key_by_name("WORK"); /* registered when the counter is first switched on */
+    return key != TS_KEY_INVALID && (ts_mask_get().include & TS_KEYSET(key));
+}
+
+/** Runs m on x with the work counter on, and leaves the caller's counter as it was. */
 static ts_status run_counted(ts_module *m, ts_tensor *x)
 {
     TS_SCOPE;
     TS_NO_GRAD;
-    TS_TRY(ts_work_counter(true));
+    bool counting = counts_work();
+    if (!counting)
+        TS_TRY(ts_work_counter(true));
     ts_status status = ts_status_of_pointer(ts_forward(m, x));
-    ts_work_counter(false);
+    if (!counting)
+        ts_work_counter(false);
     return status;
 }
 
