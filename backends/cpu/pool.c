@@ -112,8 +112,8 @@ TS_INLINE int64_t columns_of(const ts_axis *a)
     int64_t end = (a->out - 1) * a->stride + (a->kernel - 1) * a->dilation + 1;
     return ts_max64(a->padding + a->in, end);
 }
-/** True if a line of n channels is pooled window by window: windows differ in size, the results of a
- * few long windows would not fill a vector, or 32 bits do not hold the offsets of windows. */
+/** True if a line of n channels is pooled window by window: windows differ in size, the results of
+ * a few long windows would not fill a vector, or 32 bits do not hold the offsets of windows. */
 TS_INLINE bool is_by_window(const ts_axis *a, int64_t n, int lanes)
 {
     return a->map == TS_AXIS_ADAPTIVE || columns_of(a) > INT32_MAX / n ||

@@ -366,6 +366,16 @@ VEC_FN void S(pool_planes)(ts_dtype kind, const pool_job *job, int64_t begin, in
     }
 }
 
+/** Returns elements i to i + left - 1 of `from`, at most LANES: in place, or halves widened in
+ * `lanes`. */
+VEC_FN const T *S(read)(ts_dtype kind, const void *from, int64_t i, int64_t left, T *lanes)
+{
+    if (kind == TS_F32 || kind == TS_F64)
+        return (const T *)from + i;
+    F(store)(lanes, S(get)(kind, from, i, left));
+    return lanes;
+}
+
 /** Adds gradients from + i, for i from 0 to count - 1, to y[indices[i] * pitch + i * step]. Skips
  * indices outside [0, size), and returns false if there is one. */
 VEC_FN bool S(add_at)(ts_dtype kind, const void *grad, int64_t from, const int64_t *indices,
@@ -374,11 +384,7 @@ VEC_FN bool S(add_at)(ts_dtype kind, const void *grad, int64_t from, const int64
     bool inside = true;
     for (int64_t i = 0; i < count; i += LANES) {
         T lanes[LANES];
-        const T *g = (const T *)grad + from + i;
-        if (kind != TS_F32 && kind != TS_F64) {
-            F(store)(lanes, S(get)(kind, grad, from + i, count - i));
-            g = lanes;
-        }
+        const T *g = S(read)(kind, grad, from + i, count - i, lanes);
         for (int64_t k = 0; k < ts_min64(LANES, count - i); k++) {
             int64_t index = indices[i + k];
             if ((uint64_t)index < (uint64_t)size)
@@ -424,11 +430,7 @@ VEC_FN bool S(add_planes)(ts_dtype kind, const void *grad, int64_t from, const i
     int64_t base = 0, period = channels == 1 ? out : channels, at = 0;
     for (int64_t i = 0; i < count; i += LANES) {
         T lanes[LANES];
-        const T *g = (const T *)grad + from + i;
-        if (kind != TS_F32 && kind != TS_F64) {
-            F(store)(lanes, S(get)(kind, grad, from + i, count - i));
-            g = lanes;
-        }
+        const T *g = S(read)(kind, grad, from + i, count - i, lanes);
         for (int64_t k = 0; k < ts_min64(LANES, count - i); k++) {
             int64_t index = indices[i + k];
             if ((uint64_t)index < (uint64_t)size)
