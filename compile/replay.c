@@ -119,7 +119,7 @@ static void release_leaves(const ts_repeat *p, ts_tensor *const *inputs, uint32_
     for (uint32_t i = 0; i < count; i++) {
         const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
         if (!r->slot)
-            ts_node_unlock(leaf_of(r, inputs)->grad->accumulator);
+            ts_node_unlock(ts_accumulator_of(leaf_of(r, inputs)));
     }
 }
 

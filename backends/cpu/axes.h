@@ -3,7 +3,7 @@
 #ifndef TS_BACKENDS_CPU_AXES_H
 #define TS_BACKENDS_CPU_AXES_H
 
-#include "core/base.h"
+#include "core/tensor.h"
 #include "include/tessera/kernel.h"
 
 /** True if the dim has size 1 in the argument and in the result. */
@@ -22,6 +22,13 @@ TS_INLINE ts_resampling ts_cpu_resampling(const ts_frame *f)
         r.axis[other] = one;
     }
     return r;
+}
+
+/** True if t, an argument or result of the call, is (N, C, ...) in channels-last. Strides alone do
+ * not decide: (C, H, W) with dims of size 1 may have those of channels-last. */
+TS_INLINE bool ts_is_last_image(const ts_resampling *r, const ts_tensor *t)
+{
+    return ts_is_dense_last(t) && t->sizes[0] * t->sizes[1] == r->planes;
 }
 
 #endif

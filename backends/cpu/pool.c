@@ -142,7 +142,7 @@ static void describe(pool_job *job, const ts_frame *f, const ts_tensor *const *t
         job->out *= job->axis[d].out;
     }
     for (int i = 0; i < count; i++)
-        job->last = job->last && ts_is_dense_last(tensors[i]);
+        job->last = job->last && ts_is_last_image(&r, tensors[i]);
     if (job->last) {
         job->planes = tensors[0]->sizes[0];
         job->channels = tensors[0]->sizes[1];

@@ -469,7 +469,8 @@ static ts_status resample(ts_frame *f)
     ts_resampling r = ts_cpu_resampling(f);
     const ts_tensor *x = f->args[0].t, *y = f->rets[0].t;
     resample_job job = {.x = x->data, .y = y->data, .planes = r.planes, .channels = 1,
-                        .factor = r.factor, .last = ts_is_dense_last(x) && ts_is_dense_last(y)};
+                        .factor = r.factor,
+                        .last = ts_is_last_image(&r, x) && ts_is_last_image(&r, y)};
     if (!x->numel && !y->numel)
         return TS_OK;
     if (job.last) {

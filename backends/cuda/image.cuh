@@ -34,6 +34,17 @@ inline bool all_last(std::initializer_list<const ts_value *> values)
     return true;
 }
 
+/** True if the tensors of the call r are (N, C, ...) in channels-last. Strides alone do not decide:
+ *  (C, H, W) with dims of size 1 may have those of channels-last. */
+inline bool all_last_images(const ts_resampling &r, std::initializer_list<const ts_value *> values)
+{
+    for (const ts_value *v : values)
+        if (v->tag == TS_TAG_TENSOR &&
+            !(dense_last(v->t) && ts_size(v->t, 0) * ts_size(v->t, 1) == r.planes))
+            return false;
+    return true;
+}
+
 /** True if runs of n elements at these addresses can be accessed in vectors of 16 bytes. */
 template <class T> bool in_vectors(int64_t n, std::initializer_list<const void *> data)
 {

@@ -336,11 +336,16 @@ __global__ void __launch_bounds__(THREADS)
                 to[e * p.channels + v] = narrow<T>(sum[e * V + v]);
 }
 
-pool_call describe(const ts_frame *f, bool last)
+/** values: the tensors of the call. *is_last: they are channels-last; may be NULL. */
+pool_call describe(const ts_frame *f, std::initializer_list<const ts_value *> values,
+                   bool *is_last = nullptr)
 {
     ts_resampling r = ts_kernel_resampling(f);
     pool_call p = {};
     const ts_tensor *t = f->args[0].t;
+    bool last = all_last_images(r, values);
+    if (is_last)
+        *is_last = last;
     p.planes = last ? ts_size(t, 0) : r.planes;
     p.channels = last ? ts_size(t, 1) : 1;
     for (int k = 0; k < 3; k++)
@@ -388,7 +393,7 @@ template <class AT> ts_status max_pool(ts_frame *f)
     int64_t count = ts_numel(f->rets[0].t);
     if (!count)
         return TS_OK;
-    pool_call p = describe(f, all_last({&f->args[0], &f->rets[0], &f->rets[1]}));
+    pool_call p = describe(f, {&f->args[0], &f->rets[0], &f->rets[1]});
     return with_float(f, [&]<class T>(const call &on) {
         const T *x = data_of<T>(f->args[0]);
         T *y = data_of<T>(f->rets[0]);
@@ -464,8 +469,7 @@ ts_status max_pool_backward(ts_frame *f)
 {
     if (!ts_numel(f->rets[0].t))
         return TS_OK;
-    return launch_gradient<int64_t>(
-        f, describe(f, all_last({&f->args[0], &f->args[1], &f->rets[0]})));
+    return launch_gradient<int64_t>(f, describe(f, {&f->args[0], &f->args[1], &f->rets[0]}));
 }
 
 /** Distance of t's pixels in elements, if they are equally far apart and the channels of a pixel
@@ -493,8 +497,8 @@ ts_status max_pool_taps_backward(ts_frame *f)
     if (!ts_numel(f->rets[0].t))
         return TS_OK;
     TS_SCOPE;
-    bool last = all_last({&f->args[0], &f->args[1], &f->rets[0]});
-    pool_call p = describe(f, last);
+    bool last;
+    pool_call p = describe(f, {&f->args[0], &f->args[1], &f->rets[0]}, &last);
     ts_tensor *added = f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : nullptr;
     int n = added ? ts_ndim(added) : 0;
     p.pitch = p.channels;

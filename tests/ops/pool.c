@@ -439,6 +439,28 @@ TS_TEST(images_keep_channels_last)
         }
 }
 
+/* (C, H, W) of sizes (1, H, 1) may have the strides of (N, C, ...) in channels-last. */
+TS_TEST(strides_of_dims_of_size_1_change_no_sample)
+{
+    for (int64_t h = 2; h < 40; h++) {
+        TS_SCOPE;
+        ts_tensor *flat = ts_normal(TS_SIZES(h), 0, 1, TS_F32), *y[2], *z[2], *mean[2];
+        for (int k = 0; k < 2; k++) {
+            const int64_t sizes[] = {1, h, 1}, strides[] = {h, 1, h};
+            ts_tensor *x = k ? ts_as_strided(flat, sizes, strides, 3, 0)
+                             : ts_reshape(flat, sizes, 3);
+            y[k] = ts_adaptive_max_pool(x, TS_SIZES(h % 3 ? 1 : h, 1), NULL);
+            mean[k] = ts_adaptive_avg_pool(x, TS_SIZES(h % 3 ? 1 : h, 1));
+            OK(z[k] = ts_interpolate(x, RESIZE(.sizes = {3})));
+            OK(y[k]);
+            OK(mean[k]);
+            }
+        assert_close(y[1], y[0], 0);
+        assert_close(mean[1], mean[0], 0);
+        assert_close(z[1], z[0], 0);
+    }
+}
+
 TS_TEST(images_have_the_same_bits_for_any_number_of_threads)
 {
     TS_SCOPE;
