@@ -212,7 +212,8 @@ ts_status resample(ts_frame *f)
     const ts_tensor *x = f->args[0].t, *y = f->rets[0].t;
     if (!ts_numel(y))
         return TS_OK;
-    bool last = all_last_images(r, {&f->args[0], &f->rets[0]}), average = !r.transposed, copies = true;
+    bool last = all_last_images(r, {&f->args[0], &f->rets[0]}), average = !r.transposed,
+         copies = true;
     for (const ts_axis &a : r.axis) {
         average = average && a.out == 1 && (a.map == TS_AXIS_ADAPTIVE || a.in == 1);
         copies = copies && (a.map == TS_AXIS_NEAREST || a.map >= TS_AXIS_CONSTANT);
