@@ -240,6 +240,6 @@ int ts_scope_chain(uint32_t scope, uint32_t chain[TS_SCOPE_DEPTH]);
  *  parent, and scopes named "forward"; it makes the rest below base. */
 uint32_t ts_scope_below(uint32_t base, uint32_t scope);
 
-void ts_record_install(void);
+void ts_scopes_install(void);
 
 #endif
