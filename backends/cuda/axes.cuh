@@ -126,8 +126,14 @@ struct readers {
             last = (int)(((int64_t)(i + 1) * a.out - 1) / a.in);
             break;
         case TS_AXIS_NEAREST:
-            first = (int)max(i / a.scale - 2, 0.0);
-            last = i == a.in - 1 ? a.out - 1 : (int)min((i + 1) / a.scale + 1, (double)a.out);
+            first = (int)min(max(i / a.scale - 2, 0.0), (double)a.out);
+            while (first < a.out && taps(a, first).first < i)
+                first++;
+            last = first - 1;
+            if (i == a.in - 1)
+                last = a.out - 1;
+            while (last + 1 < a.out && taps(a, last + 1).first == i)
+                last++;
             break;
         case TS_AXIS_LINEAR:
         case TS_AXIS_CUBIC:

@@ -162,25 +162,70 @@ cudaError_t launch_sums(const geometry &c, bool last, const T *x, T *y, cudaStre
     return run.template operator()<1>();
 }
 
-/** For ops that copy: returns unit i of the result, which is a unit of the argument or, in constant
- * padding, `value`. A unit has the bytes of U. */
-template <class U, class I> struct copied {
+/** Functor for fill_units() of ops that copy: returns vector i of the result, V adjacent units of U's
+ * bytes. A unit is one of the argument or, in constant padding, `value`. V > 1: a unit is an
+ * element, the tensors are contiguous, and a row of the result has V units or more. */
+template <class U, int V, class I> struct copied {
     const U *x;
     U value;
     geometry c;
+    I from; /* index of the first unit */
     split<I> pixel, width, height, depth;
 
-    __device__ __forceinline__ U operator()(I i) const
+    /** Start in x of the row that row `row` of the result reads; -1: none. */
+    __device__ __forceinline__ int64_t start(I row) const
     {
-        I p = pixel.of(i), row = width.of(p), q = height.of(row), n = depth.of(q);
-        taps d(c.a[0], (int)(q - n * depth.d)), h(c.a[1], (int)(row - q * height.d)),
-            w(c.a[2], (int)(p - row * width.d));
-        if (!d.count || !h.count || !w.count)
-            return value;
-        return x[((((int64_t)n * c.have[0] + d.first) * c.have[1] + h.first) * c.have[2] +
-                  w.first) * pixel.d + (i - p * pixel.d)];
+        I slice = height.of(row), n = depth.of(slice);
+        taps d(c.a[0], (int)(slice - n * depth.d)), h(c.a[1], (int)(row - slice * height.d));
+        int64_t q = ((int64_t)n * c.have[0] + d.first) * c.have[1] + h.first;
+        return d.count && h.count ? q * c.have[2] * (V > 1 ? 1 : (int64_t)pixel.d) : -1;
+    }
+
+    /** A unit of the result whose row reads the row of x at `from`. */
+    __device__ __forceinline__ U get(int64_t from, const taps &w, int64_t unit) const
+    {
+        return from >= 0 && w.count ? x[from + w.first * (V > 1 ? 1 : (int64_t)pixel.d) + unit]
+                                    : value;
+    }
+
+    __device__ __forceinline__ vec<U, V> operator()(I i) const
+    {
+        I first = from + i * V, p = pixel.of(first), row = width.of(p), column = p - row * width.d;
+        int64_t start0 = start(row), start1 = V > 1 ? start(row + 1) : 0;
+        vec<U, V> y;
+        auto fill = [&](auto &&taps_of) {
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                bool next = V > 1 && column + v >= width.d;
+                y.at[v] = get(next ? start1 : start0,
+                              taps_of((int)(column + v - (next ? width.d : 0))),
+                              first - p * pixel.d);
+            }
+        };
+        if (c.a[2].map == TS_AXIS_CONSTANT) /* known here: one test of the map for all units */
+            fill([&](int o) {
+                axis a = c.a[2];
+                a.map = TS_AXIS_CONSTANT;
+                return taps(a, o);
+            });
+        else
+            fill([&](int o) { return taps(c.a[2], o); });
+        return y;
     }
 };
+
+/** Units `from` to n - 1 in whole vectors of V. Sets `from` to the first unit that is left. */
+template <class U, int V, class I>
+cudaError_t copy_units(const geometry &c, int64_t channels, const U *x, const U &value, U *y,
+                       int64_t &from, int64_t n, cudaStream_t stream)
+{
+    copied<U, V, I> fn = {x, value, c, (I)from, split<I>(channels), split<I>(c.made[2]),
+                          split<I>(c.made[1]), split<I>(c.made[0])};
+    int64_t vectors = (n - from) / V;
+    U *to = y + from;
+    from += vectors * V;
+    return fill_units<vec<U, V>, I>(to, vectors, fn, stream);
+}
 
 ts_status copy(ts_frame *f, const geometry &c, int64_t channels, const char *value)
 {
@@ -194,13 +239,18 @@ ts_status copy(ts_frame *f, const geometry &c, int64_t channels, const char *val
     return on_device(f, [&](const call &on) {
         return with_unit(unit, [&]<class U>() {
             return with_numbers(bytes / unit, [&]<class I>() {
-                copied<U, I> fn = {(const U *)x,       {},
-                                   c,                  split<I>(channels * item / unit),
-                                   split<I>(c.made[2]), split<I>(c.made[1]),
-                                   split<I>(c.made[0])};
+                int64_t n = bytes / unit, units = channels * item / unit, from = 0;
+                U fill;
                 for (int k = 0; k < unit; k++)
-                    ((char *)&fn.value)[k] = value[k % item];
-                return fill_units<U, I>(to, bytes / unit, fn, on.stream);
+                    ((char *)&fill)[k] = value[k % item];
+                cudaError_t e = cudaSuccess;
+                if constexpr (sizeof(U) < 16)
+                    if (channels == 1 && c.made[2] >= vec16<U> && in_vectors<U>(0, {to}))
+                        e = copy_units<U, vec16<U>, I>(c, units, (const U *)x, fill, (U *)to, from,
+                                                       n, on.stream);
+                return e == cudaSuccess ? copy_units<U, 1, I>(c, units, (const U *)x, fill,
+                                                              (U *)to, from, n, on.stream)
+                                        : e;
             });
         });
     });
