@@ -15,6 +15,7 @@
 #include "backends/cuda/cudnn.h"
 #include "backends/cuda/depthwise.h"
 #include "backends/cuda/epilogue.h"
+#include "backends/cuda/few.h"
 
 #include "tessera/ops.h"
 
@@ -383,11 +384,75 @@ static int number_of(const ts_cuda_conv_after *after)
                             4 * after->relu_first + 8 * after->relu_last;
 }
 
+/** Describes a call for few.h: the windows of `from` (N, C, ...), which has fewer than 8 channels,
+ *  that compute y (form -1) or x (form 0). weight: the weight or its gradient. *p holds the dense
+ *  image. Returns false if the image has more channels or several forms compute x. */
+static bool is_few(ts_frame *f, ts_tensor *from, ts_tensor *weight, int64_t form)
+{
+    return ts_dtype_size(ts_kernel_dtype(f)) == 2 && ts_kernel_convolution(f).groups == 1 &&
+           ts_size(from, 1) < 8 && ts_numel(from) && ts_numel(weight) &&
+           (form < 0 || ts_kernel_window_forms(f) == 1);
+}
+static ts_status open_few(ts_cuda_few *few, product *p, ts_frame *f, ts_tensor *from,
+                          ts_tensor *weight, int64_t form)
+{
+    TS_TRY(from = dense(last_view(from)));
+    TS_TRY(from = second_view(from));
+    TS_TRY(open_product(p, f, from, form));
+    const int64_t *steps = ts_strides(weight);
+    *few = (ts_cuda_few){.windows = p->windows, .all = p->all,
+                         .rows = form < 0 ? p->c.features : p->c.channels,
+                         .step = {steps[form >= 0], steps[form < 0]}};
+    int64_t first = 0;
+    for (int d = 0; d < p->c.dims; d++) {
+        const ts_window_axis *a = &p->windows.axis[3 - p->c.dims + d];
+        first += a->first * steps[2 + d];
+        if (d + 2 >= p->c.dims) /* few.h has the last two dims */
+            few->step[4 - p->c.dims + d] = a->every * steps[2 + d];
+    }
+    few->weight = (char *)ts_kernel_data(weight) + first * p->windows.item;
+    return TS_OK;
+}
+
+/** Computes y with its epilogue, or with to_x the gradient of x, into result (N, C, ...) by the
+ *  kernels for few channels, if they support the call. */
+static ts_status make_few(const images *i, bool *done)
+{
+    TS_SCOPE;
+    ts_frame *f = i->f;
+    ts_cuda_few few;
+    product p;
+    ts_tensor *bias = i->bias, *to = last_view(i->to);
+    *done = false;
+    TS_TRY(to);
+    if (!is_few(f, i->from, i->weight, i->to_x - 1))
+        return TS_OK;
+    TS_TRY(open_few(&few, &p, f, i->from, i->weight, i->to_x - 1));
+    bool there = ts_is_contiguous(to) && (uintptr_t)ts_kernel_data(to) % 16 == 0;
+    few.after = i->after;
+    if ((i->after && !there) || !ts_cuda_few_fits(&few))
+        return TS_OK;
+    if (!there)
+        TS_TRY(to = ts_empty_on(ts_sizes(to), ts_ndim(to), ts_kernel_dtype(f),
+                                ts_kernel_device(f)));
+    if (bias)
+        TS_TRY(bias = dense(bias));
+    few.bias = bias ? ts_kernel_data(bias) : NULL;
+    few.to = ts_kernel_data(to);
+    *done = true;
+    TS_TRY(ts_cuda_few_multiply(f, &few));
+    return there ? TS_OK : ts_status_of_pointer(ts_copy_(i->to, second_view(to)));
+}
+
 /** Computes y with its epilogue, or with to_x the gradient of x, into result (N, C, ...). */
 static ts_status make_images(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_tensor *weight,
                              ts_tensor *bias, bool to_x, const ts_cuda_conv_after *after)
 {
     TS_SCOPE;
+    bool done;
+    TS_TRY(make_few(&(images){f, result, from, weight, bias, to_x, after}, &done));
+    if (done)
+        return TS_OK;
     ts_tensor *to = last_view(result);
     TS_TRY(from = innermost(f, from));
     TS_TRY(to);
@@ -398,8 +463,7 @@ static ts_status make_images(ts_frame *f, ts_tensor *result, ts_tensor *from, ts
     ts_cuda_cudnn *cudnn =
         ts_cuda_cudnn_of(f, &c, to_x ? TS_CUDA_CONV_X : TS_CUDA_CONV_Y, bias != NULL,
                          number_of(after));
-    bool there = (!cudnn && ts_dtype_size(ts_kernel_dtype(f)) != 2) || ts_is_contiguous(to),
-         done = false;
+    bool there = (!cudnn && ts_dtype_size(ts_kernel_dtype(f)) != 2) || ts_is_contiguous(to);
     if (!there)
         to = ts_empty_on(ts_sizes(to), ts_ndim(to), ts_kernel_dtype(f), ts_kernel_device(f));
     TS_TRY(to = second_view(to));
@@ -549,10 +613,34 @@ static ts_status weigh_by_cudnn(product *p, ts_tensor *y, ts_tensor **w)
     return TS_OK;
 }
 
+/** Computes the gradient of the weight by the kernels for few channels, if x or y has few and they
+ *  support the call. */
+static ts_status weigh_few_channels(ts_frame *f, ts_tensor *result, ts_tensor *x, ts_tensor *y,
+                                    bool *done)
+{
+    TS_SCOPE;
+    ts_cuda_few few;
+    product p;
+    bool of_x = is_few(f, x, result, -1);
+    *done = false;
+    if (!of_x && !is_few(f, y, result, 0))
+        return TS_OK;
+    TS_TRY(open_few(&few, &p, f, of_x ? x : y, result, of_x ? -1 : 0));
+    ts_tensor *other = dense(last_view(of_x ? y : x));
+    TS_TRY(other);
+    few.other = ts_kernel_data(other);
+    *done = ts_cuda_few_fits(&few);
+    return *done ? ts_cuda_few_weigh(f, &few) : TS_OK;
+}
+
 static ts_status make_weight(ts_frame *f, ts_tensor *result, ts_tensor *x, ts_tensor *y)
 {
     TS_SCOPE;
     product p;
+    bool done;
+    TS_TRY(weigh_few_channels(f, result, x, y, &done));
+    if (done)
+        return TS_OK;
     TS_TRY(x = innermost(f, x));
     TS_TRY(y = innermost(f, y));
     TS_TRY(open_product(&p, f, x, -1));
