@@ -148,7 +148,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2)
         auto offset = [&](int at) { return (uint16_t)(at < c.depth ? few_offset(c, at) : 0); };
         offsets[e] = make_ushort4(offset(k), offset(k + 1), offset(k + 8), offset(k + 9));
     }
-    /* elements beyond the window in the last step: the weight is 0, but the pixel may be infinite */
+    /* elements beyond the window, in the last step: the weight is 0, but a pixel may be infinite */
     uint32_t masks[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {

@@ -30,9 +30,9 @@ typedef struct ts_cuda_few {
 
 /**
  * True if the kernels support this convolution: elements of 2 bytes, one group, 1 to 7 channels,
- * rows a multiple of 8, at most two spatial dims, at most 256 elements per window, `to`, `other` and
- * after->added at multiples of 16 bytes, and tiles of the image that fit in shared memory. False
- * with TS_CUDA_CONV=cudnn and matrix. The functions below require true. Their errors are
+ * rows a multiple of 8, at most two spatial dims, at most 256 elements per window, `to`, `other`
+ * and after->added at multiples of 16 bytes, and tiles of the image that fit in shared memory.
+ * False with TS_CUDA_CONV=cudnn and matrix. The functions below require true. Their errors are
  * TS_ERR_DEVICE and TS_ERR_MEMORY.
  */
 bool ts_cuda_few_fits(const ts_cuda_few *call);

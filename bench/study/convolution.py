@@ -65,7 +65,8 @@ def rates(torch):
     a, b = (torch.randn(8192, 8192, device='cuda', dtype=torch.bfloat16) for _ in range(2))
     big = torch.randn(1 << 28, device='cuda')
     to = torch.empty_like(big)
-    return 2 * 8192**3 / seconds(lambda: a @ b), 2 * 4 * big.numel() / seconds(lambda: to.copy_(big))
+    return (2 * 8192**3 / seconds(lambda: a @ b),
+            2 * 4 * big.numel() / seconds(lambda: to.copy_(big)))
 
 
 def measure(options):

@@ -409,8 +409,8 @@ TS_TEST(convolutions_of_few_channels_of_integers_are_exact, .loop = 2, .timeout 
     }
 }
 
-/* A window's elements are padded to a multiple of 16 with weights of 0: the product of such a weight
- * and an infinite pixel would be NaN. */
+/* A window's elements are padded to a multiple of 16 with weights of 0: the product of such a
+ * weight and an infinite pixel would be NaN. */
 TS_TEST(infinite_pixels_of_few_channels_make_infinite_sums)
 {
     setenv("TS_CUDA_CONV", "own", 1);
