@@ -6,8 +6,9 @@ Measures convolutions with each engine of TS_CUDA_CONV, on one GPU:
     bench/study/convolution.py --build DIR [--seed S] [--out FILE] [--commit HASH]
 
 The layers are drawn as in bench/compare.py --suite convolution --random: the first one of each
-class of CLASSES. An engine runs in a process of its own, which reads TS_CUDA_CONV once. Times are
-those of the device, by the clock of that suite, which also compares the results with PyTorch's.
+class of CLASSES. An engine runs in a process of its own, which reads TS_CUDA_CONV once; the
+processes start together and measure one after another. Times are those of the device, by the clock
+of that suite, which also compares the results with PyTorch's.
 
 tflops, gbs: operations, and bytes of the three tensors, over the time. roof: the least time by the
 two rates in the header over the time. The header's rates are measured first: the product of two
@@ -24,14 +25,14 @@ from pathlib import Path
 
 BENCH = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(BENCH))
-STAGES = 'matrix', 'mma', 'own', 'cudnn', 'auto'
+STAGES = 'matrix', 'mma', 'own', 'cudnn'
 CLASSES = {
     'stride 1': lambda a: a.weight[2] == 3 and a.numbers[0][0] == 1 and a.weight[1] >= 64,
     'stride 2': lambda a: a.numbers[0][0] == 2 and a.weight[1] >= 64 and a.weight[2] > 1,
     'few channels': lambda a: a.weight[1] < 8,
 }
 LEAST_FLOPS = 1 << 32  # of a layer: the launch is a small part of the time
-SECONDS = 0.1          # of measurement per time
+SECONDS = 0.05         # of measurement per time
 
 
 def layers(seed):
@@ -70,26 +71,37 @@ def rates(torch):
 
 
 def measure(options):
-    """Prints the times of one engine, and with --rates the machine, as lines of JSON."""
+    """Waits for a line of input, then prints the times of one engine as lines of JSON. With
+    --rates, the first line describes the machine."""
     import torch
     from peers import convolution_suite as suite
     torch.backends.cudnn.benchmark = True
     bench = suite.Bench(types.SimpleNamespace(build=options.build, seconds=SECONDS))
+    drawn = layers(options.seed)
+    print('ready', flush=True)
+    sys.stdin.readline()
     if options.rates:
         flops, bytes_ = rates(torch)
         print(json.dumps({'machine': f'{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}',
                           'torch': torch.__version__, 'flops': flops, 'bytes': bytes_}))
-    for name, layer in layers(options.seed).items():
+    for name, layer in drawn.items():
         for direction, ours, _ in bench.times(layer):
             print(json.dumps({'class': name, 'layer': layer.name, 'direction': direction,
                               'us': ours, 'flops': layer.flops, 'bytes': layer.bytes}), flush=True)
+    return 0
 
 
-def lines_of(options, stage, *words):
+def start(options, stage, *words):
     command = [sys.executable, __file__, '--build', options.build, '--seed', str(options.seed),
                '--one', *words]
-    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True,
-                          env={**os.environ, 'TS_CUDA_CONV': stage}).stdout
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                            env={**os.environ, 'TS_CUDA_CONV': stage})
+
+
+def lines_of(process):
+    text, _ = process.communicate('go\n')
+    if process.returncode:
+        sys.exit(f'convolution.py: an engine ended with status {process.returncode}')
     return [json.loads(line) for line in text.splitlines() if line.startswith('{')]
 
 
@@ -109,8 +121,11 @@ def main():
     options = parser.parse_args()
     if options.one:
         return measure(options)
-    head, *first = lines_of(options, STAGES[0], '--rates')
-    rows = {STAGES[0]: first, **{stage: lines_of(options, stage) for stage in STAGES[1:]}}
+    processes = [start(options, stage, *['--rates'] * (stage == STAGES[0])) for stage in STAGES]
+    for process in processes:
+        process.stdout.readline()
+    (head, *first), *others = [lines_of(process) for process in processes]
+    rows = dict(zip(STAGES, [first, *others]))
     text = [f'# date: {date.today().isoformat()}', f'# machine: {head["machine"]}',
             f'# commit: {options.commit or commit()}', f'# torch: {head["torch"]}',
             f'# command: bench/study/convolution.py --seed {options.seed}',
