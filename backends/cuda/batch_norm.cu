@@ -3,6 +3,7 @@
 #include "backends/cuda/batch_norm.h"
 #include "backends/cuda/batch_norm_combine.cuh"
 #include "backends/cuda/batch_norm_once.cuh"
+#include "backends/cuda/launch.h"
 #include "tessera/ops.h"
 
 #include <initializer_list>
@@ -66,11 +67,14 @@ norm_call describe(ts_frame *f, int x_arg, int64_t groups, bool batch, bool relu
     return c;
 }
 
-/** Launches a kernel that begins with take_turn(). */
+/** Launches a kernel that begins with take_turn(): if the GPU can, its blocks are placed while the
+ * kernel in front ends. */
 template <class... P, class... A>
 cudaError_t start(const call &on, void (*kernel)(P...), dim3 blocks, dim3 threads, const A &...args)
 {
-    return launch_soon(on.device, kernel, {blocks, threads, 0, 1}, on.stream, args...);
+    const ts_cuda_grid grid = {blocks, threads, 0, 1};
+    return on.device->clusters ? launch_early(kernel, grid, on.stream, args...)
+                               : launch(kernel, grid, on.stream, args...);
 }
 
 template <class T, int V, int MODE>

@@ -11,7 +11,7 @@
 #ifndef TS_CUDA_BATCH_NORM_CUH
 #define TS_CUDA_BATCH_NORM_CUH
 
-#include "backends/cuda/turns.cuh"
+#include "backends/cuda/early.cuh"
 #include "backends/cuda/image.cuh"
 
 namespace ts {
@@ -19,6 +19,14 @@ namespace ts {
 enum { THREADS = 256, UNROLL = 4,
        PROCESSORS = 132, /* multiprocessors of an H100; fixed, so that all GPUs get the same bits */
        BLOCKS = 3        /* per multiprocessor: as many as registers allow */ };
+
+/** First call of a kernel that may be launched early (launch.h): lets the next kernel be placed, and
+ * waits for the results of the one in front. */
+__device__ __forceinline__ void take_turn()
+{
+    begin_next_kernel();
+    wait_for_kernel_in_front();
+}
 
 /** Sums over a split of a unit: number of elements, and a, b and shift of struct sums. All threads'
  * sums are converted to a common shift. */

@@ -121,7 +121,6 @@ static __global__ void __launch_bounds__(TAPS_BLOCK, 1)
         ring.init(TAPS);
         barriers_ready();
     }
-    wait_for_kernel_in_front();
     __syncthreads();
 
     conv_boxes boxes = conv_boxes::of(c);

@@ -90,7 +90,7 @@ template <class T, class S> static cudaError_t multiply(const conv_call &c, cuda
         !map_of_matrix<T>(c.other, c.each, c.taps, c.rows, c.groups, 1, S::wide, &weight) ||
         tiles > INT32_MAX / 2)
         return cudaErrorNotSupported;
-    return ts::launch_early(
+    return ts::launch(
         c.after.some ? conv_wgmma_kernel<T, S, true> : conv_wgmma_kernel<T, S, false>,
         {dim3((unsigned)(tiles < most ? tiles : most)), dim3(CONV_BLOCK), S::bytes, 1}, stream, c,
         image, weight, copies, (int)all);
@@ -275,11 +275,10 @@ template <class T> struct by_launch {
             !map_of_matrix<T>(c.other, (int64_t)c.groups * c.rows, w.count, h.count, batch_of(c),
                               TAPS_SIDE, TAPS_SIDE, &y))
             return cudaErrorNotSupported;
-        cudaError_t e = ts::launch_early(
-            conv_taps_kernel<T>,
-            {dim3((unsigned)(p.all * p.parts * p.cluster)), dim3(TAPS_BLOCK), TAPS_BYTES,
-             (unsigned)p.cluster},
-            stream, c, image, y, p);
+        cudaError_t e = ts::launch(conv_taps_kernel<T>,
+                                   {dim3((unsigned)(p.all * p.parts * p.cluster)), dim3(TAPS_BLOCK),
+                                    TAPS_BYTES, (unsigned)p.cluster},
+                                   stream, c, image, y, p);
         if (e != cudaSuccess || p.parts == 1)
             return e;
         return ts::launch_early(
@@ -294,15 +293,14 @@ template <class T> struct by_launch {
         if (!map_of_windows<T>(c, 64, &image, &copies) ||
             !map_of_matrix<T>(c.other, (int64_t)c.groups * c.rows, c.windows, 1, 1, 64, 1, &y))
             return cudaErrorNotSupported;
-        cudaError_t e =
-            ts::launch_early(conv_wgmma_by_kernel<T, S>,
-                             {dim3((unsigned)d.blocks), dim3(CONV_BLOCK_BY), S::bytes, 1}, stream,
-                             c, image, y, copies, d);
+        cudaError_t e = ts::launch(conv_wgmma_by_kernel<T, S>,
+                                   {dim3((unsigned)d.blocks), dim3(CONV_BLOCK_BY), S::bytes, 1},
+                                   stream, c, image, y, copies, d);
         if (e != cudaSuccess || !is_divided(d))
             return e;
-        return ts::launch_early(
-            conv_merge_kernel<T, S>,
-            {dim3((unsigned)d.all, 2 * S::sets * 16 / CONV_MERGED), dim3(128), 0, 1}, stream, c, d);
+        return ts::launch(conv_merge_kernel<T, S>,
+                          {dim3((unsigned)d.all, 2 * S::sets * 16 / CONV_MERGED), dim3(128), 0, 1},
+                          stream, c, d);
     }
 };
 template <class T> cudaError_t conv_wgmma_by(const conv_call &c, cudaStream_t stream)

@@ -10,7 +10,6 @@
 #define TS_CUDA_CONVOLUTION_WGMMA_CUH
 
 #include "backends/cuda/convolution_gemm.cuh"
-#include "backends/cuda/early.cuh"
 #include "backends/cuda/wgmma.cuh"
 
 namespace ts {
@@ -96,7 +95,6 @@ static __global__ void __launch_bounds__(CONV_BLOCK, S::blocks)
         ring.init(CONV_GROUPS);
         barriers_ready();
     }
-    wait_for_kernel_in_front();
     __syncthreads();
 
     int group = (int)threadIdx.x / 128;
@@ -272,7 +270,6 @@ static __global__ void __launch_bounds__(CONV_BLOCK_BY, 1)
         ring.init(CONV_GROUPS);
         barriers_ready();
     }
-    wait_for_kernel_in_front();
     __syncthreads();
 
     int group = (int)threadIdx.x / 128, step = 0;
@@ -384,7 +381,6 @@ static __global__ void __launch_bounds__(128)
     conv_merge_kernel(const __grid_constant__ conv_call c,
                       const __grid_constant__ conv_division division)
 {
-    wait_for_kernel_in_front();
     int tile = (int)blockIdx.x, part = (int)blockIdx.y, thread = (int)threadIdx.x;
     int b = division.first_block(tile), last = division.last_block(tile);
     if (b == last)

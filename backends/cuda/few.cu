@@ -7,6 +7,7 @@
 #include "backends/cuda/few.cuh"
 #include "backends/cuda/few.h"
 #include "backends/cuda/frame.cuh"
+#include "backends/cuda/launch.h"
 
 #include "tessera/program.h"
 
@@ -112,20 +113,21 @@ static void log_few(const few_call &c, const char *what)
                      what, c.tiles, c.rows, c.depth);
 }
 
-template <class T, class W> static cudaError_t multiply(const few_call &c, const call &at)
+template <class T, class W>
+static cudaError_t multiply(const few_call &c, int sms, cudaStream_t stream)
 {
-    int steps = (c.depth + 15) / 16, most = 3 * at.device->sms;
+    int steps = (c.depth + 15) / 16, most = 3 * sms;
     unsigned places = (unsigned)steps * 128, patch = patch_bytes(c);
     auto kernel = c.channels % 2 == 0
                       ? (c.after.some ? few_multiply_kernel<T, W, true, true>
                                       : few_multiply_kernel<T, W, true, false>)
                       : (c.after.some ? few_multiply_kernel<T, W, false, true>
                                       : few_multiply_kernel<T, W, false, false>);
-    return launch_soon(at.device, kernel,
-                       {dim3((unsigned)(c.tiles < most ? c.tiles : most), row_groups(c)),
-                        dim3(FEW_THREADS),
-                        (unsigned)(steps * (2048 + 32)) + (places > patch ? places : patch), 1},
-                       at.stream, c);
+    return launch(kernel,
+                  {dim3((unsigned)(c.tiles < most ? c.tiles : most), row_groups(c)),
+                   dim3(FEW_THREADS),
+                   (unsigned)(steps * (2048 + 32)) + (places > patch ? places : patch), 1},
+                  stream, c);
 }
 
 /** Number of blocks per group of rows for the gradient of the weight; depends on the shape only. */
@@ -143,17 +145,17 @@ template <class T, class W> static cudaError_t weigh(const few_call &c, const ca
 {
     int blocks = blocks_of(c),
         splits = c.groups == 1 ? 8 : c.groups == 2 ? 4 : c.groups <= 4 ? 2 : 1;
-    cudaError_t e = launch_soon(at.device, few_weigh_kernel<T, W>,
-                                {dim3((unsigned)blocks, row_groups(c)),
-                                 dim3((unsigned)(c.groups * splits * 32)),
-                                 2 * FEW_TILE * FEW_ROWS * 2 + 128 + patch_bytes(c), 1},
-                                at.stream, c);
+    cudaError_t e = launch(few_weigh_kernel<T, W>,
+                           {dim3((unsigned)blocks, row_groups(c)),
+                            dim3((unsigned)(c.groups * splits * 32)),
+                            2 * FEW_TILE * FEW_ROWS * 2 + 128 + patch_bytes(c), 1},
+                           at.stream, c);
     if (e != cudaSuccess)
         return e;
-    return launch_soon(at.device, few_merge_kernel<T>,
-                       {dim3(FEW_SUMS / 32, row_groups(c) * (unsigned)c.groups),
-                        dim3(FEW_THREADS), 0, 1},
-                       at.stream, c, blocks);
+    const ts_cuda_grid merge = {dim3(FEW_SUMS / 32, row_groups(c) * (unsigned)c.groups),
+                                dim3(FEW_THREADS), 0, 1};
+    return at.device->clusters ? launch_early(few_merge_kernel<T>, merge, at.stream, c, blocks)
+                               : launch(few_merge_kernel<T>, merge, at.stream, c, blocks);
 }
 
 /* ------------------------------------------------------------------------- few columns ---- */
@@ -179,7 +181,6 @@ static __global__ void __launch_bounds__(FEW_THREADS)
     extern __shared__ uint4 few_shared[];
     int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, steps = (c.inner + 31) / 32;
     const T *b = (const T *)c.b;
-    take_turn();
     for (int e = (int)threadIdx.x; e < steps * 32; e += FEW_THREADS) {
         int column = e % 32 / 4, k = e / 32 * 32 + e % 4 * 8;
         few_shared[e] = column < c.columns && k < c.inner
@@ -230,14 +231,14 @@ static __global__ void __launch_bounds__(FEW_THREADS)
     }
 }
 
-template <class T> static cudaError_t columns(const columns_call &c, const call &at)
+template <class T> static cudaError_t columns(const columns_call &c, int sms, cudaStream_t stream)
 {
     int64_t blocks = (c.rows + FEW_THREADS - 1) / FEW_THREADS;
-    int most = 3 * at.device->sms;
-    return launch_soon(at.device, few_columns_kernel<T>,
-                       {dim3((unsigned)(blocks < most ? blocks : most)), dim3(FEW_THREADS),
-                        (unsigned)((c.inner + 31) / 32 * 512), 1},
-                       at.stream, c);
+    int most = 3 * sms;
+    return launch(few_columns_kernel<T>,
+                  {dim3((unsigned)(blocks < most ? blocks : most)), dim3(FEW_THREADS),
+                   (unsigned)((c.inner + 31) / 32 * 512), 1},
+                  stream, c);
 }
 
 } // namespace ts
@@ -277,9 +278,12 @@ ts_status ts_cuda_few_multiply(ts_frame *f, const ts_cuda_few *p)
     plan_tiles(c);
     log_few(c, "image");
     return on_device(f, [&](const call &at) {
+        int sms = at.device->sms;
         if (ts_kernel_dtype(f) == TS_BF16)
-            return c.words ? multiply<bf16, uint32_t>(c, at) : multiply<bf16, uint16_t>(c, at);
-        return c.words ? multiply<f16, uint32_t>(c, at) : multiply<f16, uint16_t>(c, at);
+            return c.words ? multiply<bf16, uint32_t>(c, sms, at.stream)
+                           : multiply<bf16, uint16_t>(c, sms, at.stream);
+        return c.words ? multiply<f16, uint32_t>(c, sms, at.stream)
+                       : multiply<f16, uint16_t>(c, sms, at.stream);
     });
 }
 
@@ -320,6 +324,8 @@ ts_status ts_cuda_few_columns(ts_frame *f, const ts_cuda_matrix *a, const ts_cud
     const columns_call k = {a->data, b->data, bias,      c->data,         c->rows, a->row,
                             b->column, c->row, (int)a->columns, (int)c->columns};
     return on_device(f, [&](const call &at) {
-        return ts_kernel_dtype(f) == TS_BF16 ? columns<bf16>(k, at) : columns<f16>(k, at);
+        int sms = at.device->sms;
+        return ts_kernel_dtype(f) == TS_BF16 ? columns<bf16>(k, sms, at.stream)
+                                             : columns<f16>(k, sms, at.stream);
     });
 }

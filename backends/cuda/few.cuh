@@ -12,7 +12,7 @@
 #define TS_CUDA_FEW_CUH
 
 #include "backends/cuda/convolution_gemm.cuh"
-#include "backends/cuda/turns.cuh"
+#include "backends/cuda/early.cuh"
 
 namespace ts {
 
@@ -180,7 +180,6 @@ static __global__ void __launch_bounds__(FEW_THREADS, 3)
     few_multiply_kernel(const __grid_constant__ few_call c)
 {
     extern __shared__ uint4 few_shared[];
-    take_turn();
     int steps = (c.depth + 15) / 16, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32,
         g = lane / 4, t = lane % 4, first = (int)blockIdx.y * FEW_ROWS;
     bool whole = c.rows - first > FEW_ROWS / 2;
@@ -286,7 +285,6 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2)
     few_weigh_kernel(const __grid_constant__ few_call c)
 {
     extern __shared__ uint4 few_shared[];
-    wait_for_kernel_in_front();
     constexpr int STAGE = FEW_TILE * FEW_ROWS * 2;
     int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, g = lane / 4, t = lane % 4,
         splits = (int)blockDim.x / 32 / c.groups, group = warp / splits,
