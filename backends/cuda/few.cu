@@ -38,16 +38,11 @@ static few_axis axis_of(const ts_cuda_windows &w, int d)
     return axis;
 }
 
-/** Chooses the box of FEW_TILE positions for which the tiles need the fewest copies and products.
- * Returns false if no patch fits. */
-static bool plan_tiles(few_call &c)
+/** Chooses the box of `positions` positions, a power of two, for which the tiles need the fewest
+ * copies and products. Returns false if no patch fits. */
+static bool plan_tiles(few_call &c, int positions)
 {
-    constexpr int positions = FEW_TILE;
-    int line = c.axis[1].size * c.channels;
     int64_t least = INT64_MAX;
-    /* the first pixel of each line of a tile has the same parity: tiles are 8 positions or wider */
-    c.words = line % 2 == 0 && (uintptr_t)c.image % 4 == 0;
-    c.skip = c.words ? (c.axis[1].low * c.channels) & 1 : 0;
     for (int log2 = 3; 1 << log2 <= positions; log2++) {
         few_axis a = c.axis[0], b = c.axis[1];
         a.wide = positions >> log2;
@@ -60,10 +55,8 @@ static bool plan_tiles(few_call &c)
         };
         finish(a);
         finish(b);
-        int64_t pitch = (int64_t)b.patch * c.channels + c.skip,
-                tiles = (int64_t)a.tiles * b.tiles * c.batch;
-        pitch += pitch % 2;
-        int64_t time = tiles * (4 * positions + a.patch * pitch);
+        int64_t pitch = (int64_t)b.patch * c.channels, tiles = (int64_t)a.tiles * b.tiles * c.batch,
+                time = tiles * (8 * positions + a.patch * ((pitch + 31) / 32 * 32));
         if (a.patch * pitch > FEW_PATCH || tiles > INT32_MAX / 2 || time >= least)
             continue;
         least = time;
@@ -72,7 +65,6 @@ static bool plan_tiles(few_call &c)
         c.pitch = (int)pitch;
         c.tiles = (int)tiles;
     }
-    c.by_line = divisor((uint32_t)(c.words ? c.pitch / 2 : c.pitch));
     return least < INT64_MAX;
 }
 
@@ -113,20 +105,17 @@ static void log_few(const few_call &c, const char *what)
                      what, c.tiles, c.rows, c.depth);
 }
 
-template <class T, class W>
-static cudaError_t multiply(const few_call &c, int sms, cudaStream_t stream)
+template <class T> static cudaError_t multiply(const few_call &c, int sms, cudaStream_t stream)
 {
-    int steps = (c.depth + 15) / 16, most = 3 * sms;
-    unsigned places = (unsigned)steps * 128, patch = patch_bytes(c);
+    int steps = (c.depth + 15) / 16, most = 2 * sms;
     auto kernel = c.channels % 2 == 0
-                      ? (c.after.some ? few_multiply_kernel<T, W, true, true>
-                                      : few_multiply_kernel<T, W, true, false>)
-                      : (c.after.some ? few_multiply_kernel<T, W, false, true>
-                                      : few_multiply_kernel<T, W, false, false>);
+                      ? (c.after.some ? few_multiply_kernel<T, true, true>
+                                      : few_multiply_kernel<T, true, false>)
+                      : (c.after.some ? few_multiply_kernel<T, false, true>
+                                      : few_multiply_kernel<T, false, false>);
     return launch(kernel,
                   {dim3((unsigned)(c.tiles < most ? c.tiles : most), row_groups(c)),
-                   dim3(FEW_THREADS),
-                   (unsigned)(steps * (2048 + 32)) + (places > patch ? places : patch), 1},
+                   dim3(FEW_THREADS), (unsigned)(steps * (2048 + 32)) + patch_bytes(c), 1},
                   stream, c);
 }
 
@@ -141,21 +130,21 @@ static int64_t weigh_bytes(const few_call &c)
 {
     return (int64_t)blocks_of(c) * row_groups(c) * c.groups * FEW_SUMS * (int64_t)sizeof(float);
 }
-template <class T, class W> static cudaError_t weigh(const few_call &c, const call &at)
+template <class T> static cudaError_t weigh(const few_call &c, cudaStream_t stream)
 {
     int blocks = blocks_of(c),
         splits = c.groups == 1 ? 8 : c.groups == 2 ? 4 : c.groups <= 4 ? 2 : 1;
-    cudaError_t e = launch(few_weigh_kernel<T, W>,
+    cudaError_t e = launch(few_weigh_kernel<T>,
                            {dim3((unsigned)blocks, row_groups(c)),
                             dim3((unsigned)(c.groups * splits * 32)),
-                            2 * FEW_TILE * FEW_ROWS * 2 + 128 + patch_bytes(c), 1},
-                           at.stream, c);
+                            2 * FEW_BY_TILE * FEW_ROWS * 2 + 128 + patch_bytes(c), 1},
+                           stream, c);
     if (e != cudaSuccess)
         return e;
-    const ts_cuda_grid merge = {dim3(FEW_SUMS / 32, row_groups(c) * (unsigned)c.groups),
-                                dim3(FEW_THREADS), 0, 1};
-    return at.device->clusters ? launch_early(few_merge_kernel<T>, merge, at.stream, c, blocks)
-                               : launch(few_merge_kernel<T>, merge, at.stream, c, blocks);
+    return launch(few_merge_kernel<T>,
+                  {dim3(FEW_SUMS / 32, row_groups(c) * (unsigned)c.groups), dim3(FEW_THREADS), 0,
+                   1},
+                  stream, c, blocks);
 }
 
 /* ------------------------------------------------------------------------- few columns ---- */
@@ -234,7 +223,7 @@ static __global__ void __launch_bounds__(FEW_THREADS)
 template <class T> static cudaError_t columns(const columns_call &c, int sms, cudaStream_t stream)
 {
     int64_t blocks = (c.rows + FEW_THREADS - 1) / FEW_THREADS;
-    int most = 3 * sms;
+    int most = 4 * sms;
     return launch(few_columns_kernel<T>,
                   {dim3((unsigned)(blocks < most ? blocks : most)), dim3(FEW_THREADS),
                    (unsigned)((c.inner + 31) / 32 * 512), 1},
@@ -269,28 +258,25 @@ bool ts_cuda_few_fits(const ts_cuda_few *p)
         first->base)
         return false;
     few_call c = call_of_few(*p);
-    return plan_tiles(c);
+    return plan_tiles(c, FEW_TILE) && plan_tiles(c, FEW_BY_TILE);
 }
 
 ts_status ts_cuda_few_multiply(ts_frame *f, const ts_cuda_few *p)
 {
     few_call c = call_of_few(*p);
-    plan_tiles(c);
+    plan_tiles(c, FEW_TILE);
     log_few(c, "image");
     return on_device(f, [&](const call &at) {
         int sms = at.device->sms;
-        if (ts_kernel_dtype(f) == TS_BF16)
-            return c.words ? multiply<bf16, uint32_t>(c, sms, at.stream)
-                           : multiply<bf16, uint16_t>(c, sms, at.stream);
-        return c.words ? multiply<f16, uint32_t>(c, sms, at.stream)
-                       : multiply<f16, uint16_t>(c, sms, at.stream);
+        return ts_kernel_dtype(f) == TS_BF16 ? multiply<bf16>(c, sms, at.stream)
+                                             : multiply<f16>(c, sms, at.stream);
     });
 }
 
 ts_status ts_cuda_few_weigh(ts_frame *f, const ts_cuda_few *p)
 {
     few_call c = call_of_few(*p);
-    plan_tiles(c);
+    plan_tiles(c, FEW_BY_TILE);
     c.groups = (c.depth + 31) / 32;
     log_few(c, "weight");
     ts_device where = ts_kernel_device(f);
@@ -298,9 +284,8 @@ ts_status ts_cuda_few_weigh(ts_frame *f, const ts_cuda_few *p)
     if (!(c.partial = (float *)ts_scratch_take(where, bytes)))
         return ts_error_code();
     ts_status status = on_device(f, [&](const call &at) {
-        if (ts_kernel_dtype(f) == TS_BF16)
-            return c.words ? weigh<bf16, uint32_t>(c, at) : weigh<bf16, uint16_t>(c, at);
-        return c.words ? weigh<f16, uint32_t>(c, at) : weigh<f16, uint16_t>(c, at);
+        return ts_kernel_dtype(f) == TS_BF16 ? weigh<bf16>(c, at.stream)
+                                             : weigh<f16>(c, at.stream);
     });
     ts_scratch_give(where, c.partial, bytes);
     return status;
