@@ -19,8 +19,9 @@
 #include "backends/cuda/epilogue.h"
 
 enum {
-    MOST_FUSED = 384 /* 1 x 1 kernels: with more channels, cuBLASLt's product and a pass take less
-                        time than an own product with an epilogue */
+    MOST_FUSED = 384, /* 1 x 1 kernels: with more channels, cuBLASLt's product and a pass take less
+                         time than an own product with an epilogue */
+    PLAIN_FEW = 64   /* 1 x 1 kernels: most channels of an image that few.h computes */
 };
 
 /* -------------------------------------------------------------------------------- images ---- */
@@ -250,7 +251,7 @@ static ts_status make_few(const images *i, bool *done)
     ts_tensor *bias = i->bias, *to = ts_cuda_conv_last(i->to);
     *done = false;
     TS_TRY(to);
-    if (!ts_cuda_conv_is_few(f, i->from, i->weight, i->to_x - 1))
+    if (!ts_cuda_conv_is_few(f, i->from, i->weight, i->to_x - 1, PLAIN_FEW))
         return TS_OK;
     TS_TRY(ts_cuda_conv_open_few(&few, &p, f, i->from, i->weight, i->to_x - 1));
     bool there = ts_is_contiguous(to) && (uintptr_t)ts_kernel_data(to) % 16 == 0;

@@ -120,10 +120,13 @@ ts_cuda_window_product ts_cuda_conv_in_place(const ts_cuda_conv_product *p, ts_t
     return q;
 }
 
-bool ts_cuda_conv_is_few(ts_frame *f, ts_tensor *from, ts_tensor *weight, int64_t form)
+bool ts_cuda_conv_is_few(ts_frame *f, ts_tensor *from, ts_tensor *weight, int64_t form,
+                         int64_t most)
 {
+    int64_t rows = ts_size(weight, form >= 0), plane = ts_size(weight, 0) * ts_size(weight, 1);
     return ts_dtype_size(ts_kernel_dtype(f)) == 2 && ts_kernel_convolution(f).groups == 1 &&
-           ts_size(from, 1) < 8 && ts_numel(from) && ts_numel(weight) &&
+           ts_size(from, 1) < 8 && ts_numel(from) && ts_numel(weight) && rows % 8 == 0 &&
+           (ts_numel(weight) > plane || rows <= most) &&
            (form < 0 || ts_kernel_window_forms(f) == 1);
 }
 

@@ -61,8 +61,11 @@ ts_cuda_window_product ts_cuda_conv_in_place(const ts_cuda_conv_product *p, ts_t
                                              ts_tensor *bias, int64_t rows, ts_tensor *to);
 
 /** True if few.h may serve the windows of `from` (N, C, ...) that compute y (form -1) or x (form
- *  0): halves, one group, fewer than 8 channels, one form. weight: the weight or its gradient. */
-bool ts_cuda_conv_is_few(ts_frame *f, ts_tensor *from, ts_tensor *weight, int64_t form);
+ *  0): halves, one group, fewer than 8 channels, one form, and more than one tap or at most `most`
+ *  channels of the other image. With one tap and more channels, products of matrices take less
+ *  time. weight: the weight or its gradient. */
+bool ts_cuda_conv_is_few(ts_frame *f, ts_tensor *from, ts_tensor *weight, int64_t form,
+                         int64_t most);
 /** Describes this call; the caller sets few->bias, after, to and other. *p holds the image. */
 ts_status ts_cuda_conv_open_few(ts_cuda_few *few, ts_cuda_conv_product *p, ts_frame *f,
                                 ts_tensor *from, ts_tensor *weight, int64_t form);

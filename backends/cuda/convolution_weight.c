@@ -158,9 +158,9 @@ static ts_status weigh_few_channels(ts_frame *f, ts_tensor *result, ts_tensor *x
     TS_SCOPE;
     ts_cuda_few few;
     ts_cuda_conv_product p;
-    bool of_x = ts_cuda_conv_is_few(f, x, result, -1);
+    bool of_x = ts_cuda_conv_is_few(f, x, result, -1, 0);
     *done = false;
-    if (!of_x && !ts_cuda_conv_is_few(f, y, result, 0))
+    if (!of_x && !ts_cuda_conv_is_few(f, y, result, 0, 0))
         return TS_OK;
     TS_TRY(ts_cuda_conv_open_few(&few, &p, f, of_x ? x : y, result, of_x ? -1 : 0));
     ts_tensor *other = ts_cuda_conv_dense(ts_cuda_conv_last(of_x ? y : x));
