@@ -3,6 +3,7 @@
 #include "backends/cuda/batch_norm.h"
 #include "backends/cuda/batch_norm_combine.cuh"
 #include "backends/cuda/batch_norm_once.cuh"
+#include "backends/cuda/launch.h"
 #include "tessera/ops.h"
 
 #include <initializer_list>
@@ -66,9 +67,18 @@ norm_call describe(ts_frame *f, int x_arg, int64_t groups, bool batch, bool relu
     return c;
 }
 
+/** Launches a kernel that begins with take_turn(): if the GPU can, its blocks are placed while the
+ * kernel in front ends. */
+template <class... P, class... A>
+cudaError_t start(const call &on, void (*kernel)(P...), dim3 blocks, dim3 threads, const A &...args)
+{
+    const ts_cuda_grid grid = {blocks, threads, 0, 1};
+    return on.device->clusters ? launch_early(kernel, grid, on.stream, args...)
+                               : launch(kernel, grid, on.stream, args...);
+}
+
 template <class T, int V, int MODE>
-cudaError_t sum_pass(const norm_call &c, forward_parameters forward, part *parts,
-                     cudaStream_t stream)
+cudaError_t sum_pass(const norm_call &c, forward_parameters forward, part *parts, const call &on)
 {
     const shape &s = c.s;
     const T *x = (const T *)c.x, *g = (const T *)c.g;
@@ -76,19 +86,19 @@ cudaError_t sum_pass(const norm_call &c, forward_parameters forward, part *parts
         dim3 block = pixel_block(s.channels / V);
         dim3 grid((unsigned)((s.channels / V + block.x - 1) / block.x * s.sets),
                   (unsigned)s.splits);
-        pixel_sums<T, V, MODE><<<grid, block, 0, stream>>>(x, g, s, forward, parts);
-    } else {
-        dim3 grid((unsigned)(s.sets * s.channels), (unsigned)s.splits);
-        with_numbers(s.samples * (s.positions / V), [&]<class I>() {
-            unit_sums<T, V, MODE, I><<<grid, THREADS, 0, stream>>>(
-                x, g, s, forward, split<I>(s.positions / V), parts);
-        });
+        return start(on, pixel_sums<T, V, MODE>, grid, block, x, g, s, forward, parts);
     }
-    return cudaPeekAtLastError();
+    dim3 grid((unsigned)(s.sets * s.channels), (unsigned)s.splits);
+    cudaError_t e = cudaSuccess;
+    with_numbers(s.samples * (s.positions / V), [&]<class I>() {
+        e = start(on, unit_sums<T, V, MODE, I>, grid, dim3(THREADS), x, g, s, forward,
+                  split<I>(s.positions / V), parts);
+    });
+    return e;
 }
 
 template <class T, int V, int MODE>
-cudaError_t result_pass(const norm_call &c, coefficients<wide_t<T>> k, cudaStream_t stream)
+cudaError_t result_pass(const norm_call &c, coefficients<wide_t<T>> k, const call &on)
 {
     const shape &s = c.s;
     const T *x = (const T *)c.x, *g = (const T *)c.g;
@@ -103,20 +113,20 @@ cudaError_t result_pass(const norm_call &c, coefficients<wide_t<T>> k, cudaStrea
         }
         dim3 grid((unsigned)((s.channels / V + block.x - 1) / block.x * s.sets),
                   (unsigned)blocks);
-        pixel_results<T, V, MODE><<<grid, block, 0, stream>>>(x, g, y, s, k, each, least);
-        return cudaPeekAtLastError();
+        return start(on, pixel_results<T, V, MODE>, grid, block, x, g, y, s, k, each, least);
     }
     int64_t units = s.sets * s.channels, row = s.positions / V;
+    cudaError_t e = cudaSuccess;
     for_boxes({s.samples, units, row}, [&](const int64_t(&from)[3], const int64_t(&sizes)[3]) {
         int64_t count = sizes[0] * sizes[1] * sizes[2],
                 at = ((from[0] * units + from[1]) * row + from[2]) * V;
-        unit_results<T, V, MODE>
-            <<<(unsigned)((count + THREADS * UNROLL - 1) / (THREADS * UNROLL)), THREADS, 0,
-               stream>>>(x + at, g ? g + at : g, y + at, k.from(from[1]),
-                         split<uint32_t>(sizes[2]), split<uint32_t>(sizes[1]), (uint32_t)count,
-                         least);
+        unsigned blocks = (unsigned)((count + THREADS * UNROLL - 1) / (THREADS * UNROLL));
+        if (e == cudaSuccess)
+            e = start(on, unit_results<T, V, MODE>, dim3(blocks), dim3(THREADS), x + at,
+                      g ? g + at : g, y + at, k.from(from[1]), split<uint32_t>(sizes[2]),
+                      split<uint32_t>(sizes[1]), (uint32_t)count, least);
     });
-    return cudaPeekAtLastError();
+    return e;
 }
 
 /** Calls f.operator()<V>() with the elements of 16-byte vectors if sizes and addresses allow them,
@@ -183,7 +193,7 @@ bool fits_once(ts_frame *f, const norm_call &c)
 /** Launches norm_once(). constant: the statistics are given. */
 template <class T, int MODE>
 cudaError_t run_once(const norm_call &c, bool constant, const forward_parameters &given,
-                     const parameter &first, const parameter &second, cudaStream_t stream)
+                     const parameter &first, const parameter &second, const call &on)
 {
     const shape &s = c.s;
     int64_t width = s.channels / s.groups, count = count_of(s);
@@ -203,8 +213,8 @@ cudaError_t run_once(const norm_call &c, bool constant, const forward_parameters
                       c.relu ? 0 : -INFINITY};
     int threads = power_of_two((count + ONCE_EACH - 1) / ONCE_EACH, ONCE_THREADS);
     threads = threads < 32 ? 32 : threads;
-    norm_once<T, MODE><<<(unsigned)(s.sets * s.groups), threads, 0, stream>>>(k);
-    return cudaPeekAtLastError();
+    return start(on, norm_once<T, MODE>, dim3((unsigned)(s.sets * s.groups)),
+                 dim3((unsigned)threads), k);
 }
 
 /** Runs the forward op. given: mean and var, or nullptr to compute them. weight_arg: index of the
@@ -233,7 +243,7 @@ ts_status forward(ts_frame *f, int64_t groups, bool batch, bool relu, const ts_v
                 return run_once<T, RESULT>(c, given != nullptr,
                                            {given ? given[0] : none, given ? given[1] : none,
                                             f->args[weight_arg], f->args[weight_arg + 1]},
-                                           parameter(mean), parameter(var), on.stream);
+                                           parameter(mean), parameter(var), on);
         });
     scratch memory(f, c.s, !given);
     if (!memory.take())
@@ -250,21 +260,21 @@ ts_status forward(ts_frame *f, int64_t groups, bool batch, bool relu, const ts_v
         bool elements = c.s.samples * c.s.sets * c.s.positions > 0;
         if (!given && elements)
             e = with_vectors<T>(c, nullptr, [&]<int V>() {
-                return sum_pass<T, V, RESULT>(c, {none, none, none, none}, parts, on.stream);
+                return sum_pass<T, V, RESULT>(c, {none, none, none, none}, parts, on);
             });
         else if (!given && memory.bytes)
             e = cudaMemsetAsync(parts, 0, (size_t)memory.bytes, on.stream);
         if (e != cudaSuccess)
             return e;
         with_team(c.s, !given, statistics, [&]<int WARPS>(unsigned blocks) {
-            combine_moments<A, WARPS><<<blocks, THREADS, 0, on.stream>>>(
-                parts, c.s, parameter(mean), parameter(var), given_mean, given_var, weight, bias,
-                k);
+            e = start(on, combine_moments<A, WARPS>, dim3(blocks), dim3(THREADS),
+                      (const part *)parts, c.s, parameter(mean), parameter(var), given_mean,
+                      given_var, weight, bias, k);
         });
-        if (!elements)
-            return cudaPeekAtLastError();
+        if (!elements || e != cudaSuccess)
+            return e;
         return with_vectors<T>(c, c.y, [&]<int V>() {
-            return result_pass<T, V, RESULT>(c, k, on.stream);
+            return result_pass<T, V, RESULT>(c, k, on);
         });
     });
 }
@@ -296,7 +306,7 @@ ts_status backward(ts_frame *f, int64_t groups, bool batch, const ts_value &bias
                 return cudaErrorNotSupported;
             else
                 return run_once<T, MODE>(c, constant, given, parameter(f->rets[1]),
-                                         parameter(f->rets[2]), on.stream);
+                                         parameter(f->rets[2]), on);
         });
     scratch memory(f, c.s, sums);
     if (!memory.take())
@@ -311,21 +321,21 @@ ts_status backward(ts_frame *f, int64_t groups, bool batch, const ts_value &bias
             return cudaSuccess;
         if (sums && elements)
             e = with_vectors<T>(c, nullptr, [&]<int V>() {
-                return sum_pass<T, V, MODE>(c, given, parts, on.stream);
+                return sum_pass<T, V, MODE>(c, given, parts, on);
             });
         else if (sums && memory.bytes)
             e = cudaMemsetAsync(parts, 0, (size_t)memory.bytes, on.stream);
         if (e != cudaSuccess)
             return e;
         with_team(c.s, sums, c.s.sets * c.s.groups + c.s.channels, [&]<int WARPS>(unsigned blocks) {
-            combine_sums<A, WARPS><<<blocks, THREADS, 0, on.stream>>>(
-                parts, c.s, given, constant, k, parameter(f->rets[1]), parameter(f->rets[2]));
+            e = start(on, combine_sums<A, WARPS>, dim3(blocks), dim3(THREADS), (const part *)parts,
+                      c.s, given, constant, k, parameter(f->rets[1]), parameter(f->rets[2]));
         });
-        if (!dx || !elements)
-            return cudaPeekAtLastError();
+        if (!dx || !elements || e != cudaSuccess)
+            return e;
         return with_vectors<T>(c, c.y, [&]<int V>() {
-            return constant ? result_pass<T, V, GIVEN>(c, k, on.stream)
-                            : result_pass<T, V, MODE>(c, k, on.stream);
+            return constant ? result_pass<T, V, GIVEN>(c, k, on)
+                            : result_pass<T, V, MODE>(c, k, on);
         });
     });
 }
@@ -350,6 +360,7 @@ template <class A>
 __global__ void update_kernel(parameter running_mean, parameter running_var, parameter mean,
                               parameter var, int64_t n, A rate, A unbiased)
 {
+    take_turn();
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n)
         return;
@@ -368,10 +379,10 @@ ts_status batch_norm_update(ts_frame *f)
         return TS_OK;
     return with_float(f, [&]<class T>(const call &on) {
         using A = wide_t<T>;
-        update_kernel<A><<<(unsigned)((n + THREADS - 1) / THREADS), THREADS, 0, on.stream>>>(
-            parameter(f->args[0]), parameter(f->args[1]), parameter(f->args[2]),
-            parameter(f->args[3]), n, (A)f->args[5].d, (A)(count / (count - 1)));
-        return cudaPeekAtLastError();
+        return start(on, update_kernel<A>, dim3((unsigned)((n + THREADS - 1) / THREADS)),
+                     dim3(THREADS), parameter(f->args[0]), parameter(f->args[1]),
+                     parameter(f->args[2]), parameter(f->args[3]), n, (A)f->args[5].d,
+                     (A)(count / (count - 1)));
     });
 }
 
@@ -392,10 +403,9 @@ ts_status ts_cuda_batch_norm_factors(ts_frame *f, float *factors)
     norm_call c = describe(f, 0, 0, true, false, f->args[5].d);
     return on_device(f, [&](const call &on) {
         parameter none{ts_value_none()};
-        combine_moments<float, 1><<<warps(c.s.channels), THREADS, 0, on.stream>>>(
-            nullptr, c.s, none, none, parameter(f->args[1]), parameter(f->args[2]),
-            parameter(f->args[3]), parameter(f->args[4]),
-            coefficients<float>(factors, c.s.channels));
-        return cudaPeekAtLastError();
+        return start(on, combine_moments<float, 1>, dim3(warps(c.s.channels)), dim3(THREADS),
+                     (const part *)nullptr, c.s, none, none, parameter(f->args[1]),
+                     parameter(f->args[2]), parameter(f->args[3]), parameter(f->args[4]),
+                     coefficients<float>(factors, c.s.channels));
     });
 }

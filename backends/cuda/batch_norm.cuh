@@ -11,6 +11,7 @@
 #ifndef TS_CUDA_BATCH_NORM_CUH
 #define TS_CUDA_BATCH_NORM_CUH
 
+#include "backends/cuda/early.cuh"
 #include "backends/cuda/image.cuh"
 
 namespace ts {
@@ -18,6 +19,14 @@ namespace ts {
 enum { THREADS = 256, UNROLL = 4,
        PROCESSORS = 132, /* multiprocessors of an H100; fixed, so that all GPUs get the same bits */
        BLOCKS = 3        /* per multiprocessor: as many as registers allow */ };
+
+/** First call of a kernel that may be launched early (launch.h): lets the next kernel be placed,
+ * and waits for the results of the kernel in front. */
+__device__ __forceinline__ void take_turn()
+{
+    begin_next_kernel();
+    wait_for_kernel_in_front();
+}
 
 /** Sums over a split of a unit: number of elements, and a, b and shift of struct sums. All threads'
  * sums are converted to a common shift. */
@@ -212,6 +221,7 @@ __global__ void __launch_bounds__(THREADS)
               split<I> row, part *__restrict__ parts)
 {
     using A = wide_t<T>;
+    take_turn();
     int64_t unit = blockIdx.x, units = s.sets * s.channels;
     I all = (I)(s.samples * (s.positions / V)), each = (I)((all + s.splits - 1) / s.splits),
       from = min(blockIdx.y * each, all), end = min(from + each, all), first = from + threadIdx.x;
@@ -254,6 +264,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                forward_parameters forward, part *__restrict__ parts)
 {
     using A = wide_t<T>;
+    take_turn();
     constexpr int AHEAD = pixels_ahead<MODE>, GIVEN = MODE & RELU ? 3 : MODE != RESULT ? 1 : 0;
     int rows = (int)blockDim.y, columns = (int)blockDim.x, y = (int)threadIdx.y;
     int64_t blocks = (s.channels / V + columns - 1) / columns, set = blockIdx.x / blocks,
@@ -417,6 +428,7 @@ __global__ void __launch_bounds__(THREADS)
                  coefficients<wide_t<T>> k, split<uint32_t> row, split<uint32_t> units,
                  uint32_t count, wide_t<T> least)
 {
+    take_turn();
     uint32_t first = blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
@@ -436,6 +448,7 @@ __global__ void __launch_bounds__(THREADS, MODE & RELU ? BLOCKS : BLOCKS + 1)
     pixel_results(const T *__restrict__ x, const T *__restrict__ g, T *__restrict__ y, shape s,
                   coefficients<wide_t<T>> k, int64_t each, wide_t<T> least)
 {
+    take_turn();
     int64_t blocks = (s.channels / V + blockDim.x - 1) / blockDim.x, set = blockIdx.x / blocks,
             c = ((int64_t)blockIdx.x % blocks * blockDim.x + threadIdx.x) * V,
             from = blockIdx.y * each, end = min(from + each, s.positions),

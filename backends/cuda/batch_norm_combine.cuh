@@ -37,6 +37,7 @@ __global__ void __launch_bounds__(THREADS)
                     parameter given_var, parameter weight, parameter bias, coefficients<A> to)
 {
     constexpr int TEAM = WARPS * 32;
+    take_turn();
     int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / TEAM;
     int lane = threadIdx.x % TEAM;
     if (at >= s.sets * s.groups)
@@ -100,6 +101,7 @@ __global__ void __launch_bounds__(THREADS)
                  coefficients<A> to, parameter dw, parameter db)
 {
     constexpr int TEAM = WARPS * 32;
+    take_turn();
     int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / TEAM, all = s.sets * s.groups,
             width = s.channels / s.groups;
     int lane = threadIdx.x % TEAM;

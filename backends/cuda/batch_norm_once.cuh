@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(ONCE_THREADS)
     norm_once(const __grid_constant__ once_call<T> c)
 {
     using A = wide_t<T>;
+    take_turn();
     __shared__ A weights[ONCE_WIDTH], biases[ONCE_WIDTH];
     const shape &s = c.s;
     uint32_t width = (uint32_t)(s.channels / s.groups), set = blockIdx.x / (uint32_t)s.groups,

@@ -1,6 +1,7 @@
 /** @file matmul.c  Products of matrices and linear layers. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/epilogue.h"
+#include "backends/cuda/few.h"
 #include "backends/cuda/padding.h"
 
 #include "tessera/ops.h"
@@ -110,6 +111,8 @@ static ts_status product_with(ts_frame *f, const ts_cuda_matrix *a, const ts_cud
     ts_dtype dtype = ts_kernel_dtype(f);
     if (!ts_dtype_is_float(dtype))
         return ts_cuda_gemm_integers(f, dtype, a, b, c, batches, then.bias);
+    if (ts_cuda_few_columns_fit(dtype, a, b, c, batches, &then))
+        return ts_cuda_few_columns(f, a, b, c, then.bias);
     ts_cuda_padding p;
     if (!ts_cuda_pads(dtype, a, b, c, batches, &then, &p)) {
         ts_cuda_log_direct(f, dtype, a, b, c, batches);

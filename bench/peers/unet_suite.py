@@ -6,11 +6,11 @@ inference. All sides start from the same weights and use the same images. The me
 must agree, and the losses after the first steps.
 
 The sides of a batch size take turns in one process. A turn is 10 steps and one wait; the median of
-five turns counts. kernels_us is the time of a step's kernels by torch.profiler, host_us the host's
-time for a step (Tessera only). peak_mib is the peak memory of tensors in the last of a side's first
-steps, model included; inference runs first, before the optimizer has state. "step graph": a
-compiled function with `graph` and `replay`. --kernels N lists the N kernels that take
-longest on each side.
+five turns counts. kernels_us is the time of a step's kernels by torch.profiler; a kernel that
+starts before the one in front has ended counts its wait. host_us is the host's time for a step
+(Tessera only). peak_mib is the peak memory of tensors in the last of a side's first steps, model
+included; inference runs first, before the optimizer has state. "step graph": a compiled function
+with `graph` and `replay`. --kernels N lists the N kernels that take longest on each side.
 """
 # SPDX-License-Identifier: MIT
 import contextlib

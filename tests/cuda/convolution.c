@@ -315,9 +315,9 @@ TS_TEST(convolutions_of_large_batches_are_split)
 }
 
 /** Integers from -2 to 2 as f32, channels-last. */
-static ts_tensor *integers(const int64_t *sizes)
+static ts_tensor *integers(const int64_t *sizes, int dims)
 {
-    ts_tensor *t = ts_to(ts_randint(sizes, 4, -2, 3), TS_F32);
+    ts_tensor *t = ts_to(ts_randint(sizes, dims + 2, -2, 3), TS_F32);
     return ts_movedim(ts_contiguous(ts_movedim(t, 1, -1)), -1, 1);
 }
 
@@ -340,9 +340,9 @@ TS_TEST(gradients_of_convolutions_of_integers_are_exact, .loop = 2, .timeout = 2
                 w_sizes[] = {out, in, kernel[0], kernel[1]};
         for (int d = 0; d < 2; d++)
             p.opts.padding[d] = drawn(0, kernel[d] - 1);
-        p.x = integers(x_sizes);
-        p.w = integers(w_sizes);
-        p.g = integers(ts_sizes(convolve(&p, p.x, p.w, p.b)));
+        p.x = integers(x_sizes, 2);
+        p.w = integers(w_sizes, 2);
+        p.g = integers(ts_sizes(convolve(&p, p.x, p.w, p.b)), 2);
         OK(p.g);
         ts_tensor *want[4], *got[4];
         run(&p, TS_DEVICE_CPU, TS_F32, want);
@@ -357,4 +357,76 @@ TS_TEST(gradients_of_convolutions_of_integers_are_exact, .loop = 2, .timeout = 2
                           (long long)out, (long long)kernel[0], (long long)kernel[1]);
         }
     }
+}
+
+/** A random call in which x or y has fewer than 8 channels: strides, dilation and padding of all
+ *  kinds, one or two dims, several tiles of positions; integers. */
+static void draw_few(problem *p, int turn)
+{
+    bool of_x = turn % 3 != 2; /* x has few; else y, with stride 1 */
+    int64_t few = drawn(1, 7), many = 8 * drawn(1, turn % 4 ? 9 : 20);
+    *p = (problem){.dims = turn % 5 == 4 ? 1 : 2, .transposed = turn % 6 == 5,
+                   .opts = {.size = sizeof p->opts}};
+    int64_t in = of_x ? few : many, out = of_x ? many : few, x_sizes[5] = {drawn(1, 4), in},
+            w_sizes[5] = {p->transposed ? in : out, p->transposed ? out : in};
+    for (int d = 0; d < p->dims; d++) {
+        int64_t kernel = w_sizes[2 + d] = drawn(1, turn % 2 ? 3 : 7),
+                dilation = p->opts.dilation[d] = turn % 4 == 1 ? drawn(1, 3) : 1,
+                extent = dilation * (kernel - 1) + 1;
+        p->opts.stride[d] = of_x && !p->transposed ? drawn(1, 4) : 1;
+        p->opts.padding[d] = drawn(0, extent - 1);
+        x_sizes[2 + d] = extent + drawn(0, p->dims == 1 ? 900 : turn % 7 ? 40 : 90);
+    }
+    p->x = integers(x_sizes, p->dims);
+    p->w = integers(w_sizes, p->dims);
+    p->b = drawn(0, 1) ? ts_to(ts_randint(&out, 1, -2, 3), TS_F32) : TS_NONE;
+    p->g = integers(ts_sizes(convolve(p, p->x, p->w, p->b)), p->dims);
+    OK(p->g);
+}
+
+TS_TEST(convolutions_of_few_channels_of_integers_are_exact, .loop = 2, .timeout = 240)
+{
+    setenv("TS_CUDA_CONV", "own", 1);
+    GPU(device);
+    ts_dtype dtype = halves[_i];
+    state = (uint64_t)(41 + _i);
+    ts_manual_seed((uint64_t)_i);
+    static const char *const names[] = {"y", "gradient of x", "gradient of w"};
+    for (int turn = 0; turn < 60; turn++) {
+        TS_SCOPE;
+        problem p;
+        ts_tensor *want[4], *got[4];
+        draw_few(&p, turn);
+        run(&p, TS_DEVICE_CPU, TS_F32, want);
+        run(&p, device, dtype, got);
+        /* with one tap, cuBLASLt computes the gradient of w and may round partial sums */
+        int results = ts_numel(p.w) > ts_size(p.w, 0) * ts_size(p.w, 1) ? 3 : 2;
+        for (int i = 0; i < results; i++) {
+            ts_tensor *right = ts_to(want[i], dtype), *found = ts_to_device(got[i], TS_DEVICE_CPU);
+            ck_assert_msg(item(ts_all(ts_eq(found, right))) == 1,
+                          "turn %d: %s (%s) is not exact: %lld channels, %lld features", turn,
+                          names[i], ts_dtype_name(dtype), (long long)ts_size(p.x, 1),
+                          (long long)ts_size(p.g, 1));
+        }
+    }
+}
+
+/* A window's elements are padded to a multiple of 16 with weights of 0: the product of such a
+ * weight and an infinite pixel would be NaN. */
+TS_TEST(infinite_pixels_of_few_channels_make_infinite_sums)
+{
+    setenv("TS_CUDA_CONV", "own", 1);
+    GPU(device);
+    TS_SCOPE;
+    ts_conv_opts opts = {.size = sizeof opts, .padding = {1, 1}};
+    ts_tensor *x = ts_zeros(TS_SIZES(1, 3, 20, 20), TS_F32),
+              *w = ts_ones(TS_SIZES(8, 3, 3, 3), TS_F32);
+    OK(ts_fill_(ts_narrow(ts_narrow(x, 2, 10, 1), 3, 10, 1), INFINITY));
+    ts_tensor *y = ts_conv2d(ts_to_device(ts_to(x, TS_BF16), device),
+                             ts_to_device(ts_to(w, TS_BF16), device), TS_NONE, &opts);
+    y = ts_to(ts_to_device(y, TS_DEVICE_CPU), TS_F32);
+    OK(y);
+    double zeros = item(ts_sum(ts_to(ts_eq(y, ts_zeros_like(y)), TS_F32)));
+    ck_assert_double_eq(zeros, 8 * (20 * 20 - 9));
+    ck_assert_double_eq(item(ts_sum(ts_to(ts_eq(y, y), TS_F32))), 8 * 20 * 20);
 }

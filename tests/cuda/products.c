@@ -281,6 +281,33 @@ static void keep_matmul_line(void *payload, const char *topic, const char *line)
         snprintf(matmul_line, sizeof matmul_line, "%s", line);
 }
 
+/* Sums of products of small integers are exact in f32. */
+TS_TEST(linear_layers_of_few_features_are_exact_for_integers, .loop = 2, .timeout = 120)
+{
+    GPU(device);
+    static const ts_dtype halves[] = {TS_BF16, TS_F16};
+    for (int64_t turn = 0; turn < 14; turn++) {
+        TS_SCOPE;
+        ts_manual_seed((uint64_t)(97 * _i + turn));
+        double number;
+        OK(ts_item(ts_randint(TS_SIZES(1), 0, 1 << 20), &number));
+        int64_t draw = (int64_t)number, n = 1 + turn % 7, k = 8 * (1 + draw % 130),
+                rows = 16000 + draw / 130 % 20000, more = turn % 3 ? 0 : 8;
+        ts_tensor *x = ts_to(ts_randint(TS_SIZES(rows, k + more), -2, 3), TS_F32),
+                  *w = ts_to(ts_randint(TS_SIZES(n, k), -2, 3), TS_F32),
+                  *b = turn % 2 ? ts_to(ts_randint(TS_SIZES(n), -2, 3), TS_F32) : TS_NONE;
+        ts_dtype dtype = halves[_i];
+        ts_tensor *want = ts_to(ts_linear(ts_narrow(x, 1, 0, k), w, b), dtype);
+        x = ts_to_device(ts_to(x, dtype), device), w = ts_to_device(ts_to(w, dtype), device);
+        b = b == TS_NONE ? b : ts_to_device(ts_to(b, dtype), device);
+        ts_tensor *got = ts_linear(ts_narrow(x, 1, 0, k), w, b);
+        OK(got);
+        ck_assert_msg(apart(ts_to_device(got, TS_DEVICE_CPU), want) == 0,
+                      "%lld rows, inner size %lld, %lld features", (long long)rows, (long long)k,
+                      (long long)n);
+    }
+}
+
 TS_TEST(the_log_has_products_that_could_be_padded)
 {
     GPU(device);
