@@ -370,7 +370,8 @@ def main():
     parser.add_argument('--self-test', action='store_true',
                         help='oracle: change results on purpose; the oracle must report this')
     parser.add_argument('--case', metavar='SEED:NUMBER',
-                        help='oracle, random: repeat one case, by its printed numbers')
+                        help='oracle, random: repeat one case, by its printed numbers; the oracle '
+                        'numbers the cases of the operators of --ops')
     parser.add_argument('--show', type=int, default=3,
                         help='oracle: most unexplained cases to print per operator and kind')
     parser.add_argument('--out', help='file for the table, tab separated')
