@@ -17,9 +17,8 @@ static const char op[] = "csv_load";
 typedef struct table {
     const char *path;
     char separator;
-    const char *blanks, *stops; /* around a value; behind a value without quotes */
-    char *at, *end;             /* the unread text; *end is 0 */
-    int64_t line, next_line;    /* of the row that is read, and of `at`, from 1 */
+    char *at, *end;          /* the unread text; *end is 0 */
+    int64_t line, next_line; /* of the row that is read, and of `at`, from 1 */
     int64_t rows, columns;
 } table;
 
@@ -28,6 +27,24 @@ typedef struct cell {
     size_t length;
     bool last; /* of its row */
 } cell;
+
+static bool is_blank(const table *t, char c)
+{
+    return c == ' ' || (c == '\t' && t->separator != '\t');
+}
+
+/** Whether a value without quotes ends before c. */
+static bool is_stop(const table *t, char c)
+{
+    return c == t->separator || c == '\n' || c == '\r' || c == 0;
+}
+
+static char *skip_blanks(const table *t, char *at)
+{
+    while (is_blank(t, *at))
+        at++;
+    return at;
+}
 
 /** Moves t->at behind a line end, which is LF, CR LF or CR. */
 static void pass_line_end(table *t)
@@ -42,7 +59,7 @@ static bool find_row(table *t)
 {
     for (;; pass_line_end(t)) {
         t->line = t->next_line;
-        t->at += strspn(t->at, t->blanks);
+        t->at = skip_blanks(t, t->at);
         if (*t->at != '\r' && *t->at != '\n')
             return t->at < t->end;
     }
@@ -54,22 +71,28 @@ static char *closing_quote(const table *t, char *at)
 {
     for (at++; (at = strchr(at, '"')) && at[1] == '"';)
         at += 2;
-    return at && strchr(t->stops, at[1 + strspn(at + 1, t->blanks)]) ? at : NULL;
+    return at && is_stop(t, *skip_blanks(t, at + 1)) ? at : NULL;
 }
 
 /** Reads the next cell of a row, without blanks and quotes. A quote that is not closed is a part of
  *  the value. */
 static cell read_cell(table *t)
 {
-    cell c = {t->at + strspn(t->at, t->blanks), 0, false};
-    char *quote = *c.text == '"' ? closing_quote(t, c.text) : NULL;
-    t->at = quote ? quote + 1 + strspn(quote + 1, t->blanks) : c.text + strcspn(c.text, t->stops);
-    if (quote)
-        for (const char *k = ++c.text; k < quote; k++)
+    cell c = {skip_blanks(t, t->at), 0, false};
+    char *end = *c.text == '"' ? closing_quote(t, c.text) : NULL;
+    if (end) {
+        t->at = skip_blanks(t, end + 1);
+        c.text = skip_blanks(t, c.text + 1);
+        for (const char *k = c.text; k < end; k++)
             t->next_line += *k == '\n' || (*k == '\r' && k[1] != '\n');
-    for (char *end = quote ? quote : t->at; !c.length && end > c.text; end--)
-        if (!strchr(t->blanks, end[-1]))
-            c.length = (size_t)(end - c.text);
+    } else {
+        for (end = c.text; !is_stop(t, *end); end++)
+            ;
+        t->at = end;
+    }
+    while (end > c.text && is_blank(t, end[-1]))
+        end--;
+    c.length = (size_t)(end - c.text);
     c.last = *t->at != t->separator;
     if (c.last)
         pass_line_end(t);
@@ -119,7 +142,8 @@ static ts_tensor *parse(table *t)
             cell c = read_cell(t);
             char *after = c.text;
             c.text[c.length] = 0;
-            *value = c.length ? strtod(c.text, &after) : NAN;
+            if (!isspace((unsigned char)*c.text)) /* a line end in quotes */
+                *value = c.length ? strtod(c.text, &after) : NAN;
             if (after == c.text + c.length)
                 continue;
             BAD("'%s': line %lld, column %lld: expected a number, got '%s'", t->path,
