@@ -108,7 +108,7 @@ static ts_status open_product(product *p, ts_frame *f, ts_tensor *from, int64_t 
     p->all = c.batch;
     p->taps = 1;
     for (int d = 0; d < 3; d++) {
-        w->size[d] = form < 0 ? c.size[d] : c.places[d];
+        w->size[d] = form < 0 ? c.size[d] : c.y_size[d];
         p->all *= w->axis[d].count;
         p->taps *= w->axis[d].taps;
     }
