@@ -46,7 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 BATCH_NS = 1.5e6    # a batch of calls: short, so that some batches run undisturbed
 PROCESSORS = os.sched_getaffinity(0) if hasattr(os, 'sched_getaffinity') else ()
 MIB = 1 << 20
-INSTRUCTION_SETS = 'TS_ISA', 'ATEN_CPU_CAPABILITY'  # variables that bound those of each side
+INSTRUCTION_SETS = 'TS_ISA', 'ATEN_CPU_CAPABILITY'  # of Tessera, of PyTorch
 SETTLE_S = 0.03     # OpenMP's threads spin for a while after torch's last loop
 
 
@@ -57,11 +57,12 @@ def time_python(function, turns):
     return (time.perf_counter_ns() - begin) / turns
 
 
-def place(torch, library, threads, realtime):
+def pin_threads(torch, library, threads, realtime):
     """
-    Starts the thread pools of both sides and pins each thread to a processor. Otherwise a woken
-    worker may be queued after its caller while another process uses the second processor, so the
-    case runs on one thread. libgomp's threads spin, so this would affect them less."""
+    Starts the thread pools of both sides and pins each thread to a processor. Without pins, the
+    scheduler may queue a woken worker on the processor of its caller while another process uses
+    the second processor; the case then runs on one thread. libgomp's threads spin instead of
+    sleeping, so Tessera would lose more time than PyTorch."""
     processors = sorted(PROCESSORS)
     os.sched_setaffinity(0, PROCESSORS)  # a pool spins or sleeps depending on its affinity
     x = torch.zeros(1 << 20)
@@ -170,7 +171,7 @@ def run_suite(options, torch, library, cases, write):
         torch.set_num_threads(threads)
         library.c.ts_set_num_threads(threads)
         if hasattr(os, 'sched_setaffinity'):
-            place(torch, library, threads, options.realtime)
+            pin_threads(torch, library, threads, options.realtime)
         ratios, step_ratios = [], []
         for (name, shape), (make, in_step) in cases.items():
             if not re.search(options.only, f'{name} {shape}'):
@@ -276,7 +277,7 @@ def sweep_of(options, torch, out):
     device = options.device or ('cpu' if options.suite == 'cpu' else 'cuda')
     sets = ''.join(f'{name}={os.environ[name]} ' for name in INSTRUCTION_SETS if name in os.environ)
     try:
-        bench = sweep_sides.Bench(options, device, place)
+        bench = sweep_sides.Bench(options, device, pin_threads)
     except (OSError, tessera.Failed) as error:
         sys.exit(f'compare.py: {error}')
     write_head([('date', date.today().isoformat()), ('machine', machines(torch, device)),
@@ -370,7 +371,8 @@ def main():
     parser.add_argument('--self-test', action='store_true',
                         help='oracle: change results on purpose; the oracle must report this')
     parser.add_argument('--case', metavar='SEED:NUMBER',
-                        help='oracle, random: repeat one case, by its printed numbers')
+                        help='oracle, random: repeat one case, by its printed numbers; the oracle '
+                        'numbers the cases of the operators of --ops')
     parser.add_argument('--show', type=int, default=3,
                         help='oracle: most unexplained cases to print per operator and kind')
     parser.add_argument('--out', help='file for the table, tab separated')

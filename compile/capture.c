@@ -107,7 +107,7 @@ static bool runs_linear(const ts_run *r, const ts_captured *k)
     return !k->branches || ts_graph_period(r->thread);
 }
 
-/** Lets the device run steps of a new capture at the same time that do not wait for each other. */
+/** Lets the device run independent steps of a new capture concurrently. */
 static ts_status order_steps(const ts_run *r, ts_captured *k)
 {
     ts_array pairs = {0};

@@ -37,7 +37,7 @@ int ts_emit_variant(void)
 
 /* -------------------------------------------------------------------------------- blocks ---- */
 
-/** A block in the making. */
+/** A block that is being built. */
 typedef struct builder {
     const ts_emit_group *g;
     ts_emit_block b;

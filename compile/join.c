@@ -241,7 +241,7 @@ static bool conflict(const maker *m, uint32_t a, uint32_t b)
     return false;
 }
 
-/** True if step b may move up to the place of step a (up), or step a down to that of step b. */
+/** True if step b may move up to the position of step a (up), or step a down to that of step b. */
 static bool can_meet(const maker *m, uint32_t a, uint32_t b, bool up)
 {
     for (uint32_t k = a + 1; k < b; k++)

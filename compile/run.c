@@ -29,8 +29,8 @@ static void release_nothing(void *foreign, void *data, int64_t bytes)
     (void)foreign, (void)data, (void)bytes;
 }
 
-/** A storage for promised storage i, which had no reference left at the end of the recording.
- *  During a capture it must have an offset in the graph's arena. */
+/** Makes promised storage i, of which no tensor was left at the end of the recording. During a
+ * capture it must have an offset in the graph's arena. */
 static ts_storage *new_storage(const ts_run *r, uint32_t i)
 {
     const ts_plan_storage *s = &r->exec->storages[i];

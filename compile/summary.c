@@ -379,8 +379,8 @@ static bool add_numbers(ts_repeat *p, const ts_lazy *l, const ts_exec *e)
     return true;
 }
 
-/** Refuses replays if a result lives on in a variable of the function, that is, not as an output,
- *  gradient or declared variable: a replay would not make it. */
+/** Refuses replays if the program keeps a result that is no output, gradient or declared variable,
+ *  because a replay would not make the result. */
 static void find_kept(const ts_lazy *l, const ts_exec *e, const uint32_t *handles)
 {
     ts_notes *n = l->notes;

@@ -20,8 +20,8 @@ struct ts_device_part;
  *  the next profile measures again. */
 void ts_prof_assume_device(const struct ts_device_part *part);
 
-/** Milliseconds that the report of TS_PROF after a signal waits for the devices' part; [1]: after a
- *  crash. */
+/** Milliseconds that a report of TS_PROF waits for another thread that writes a report, and, after
+ *  a signal, for the times of devices. [1]: the wait after a crash. */
 extern int ts_profile_wait_ms[2];
 
 /** Maximum number of event blocks (TS_EVENT_CHUNK events each) over all threads. */

@@ -1,6 +1,6 @@
 /**
- * @file my_op.c  A user-defined operator: schema, shape rule, kernel
- * and gradient, all at run time.
+ * @file my_op.c  A user-defined operator, registered at run time: schema, shape rule, kernel and
+ * gradient.
  *
  *     build/examples/my_op
  *
@@ -51,7 +51,7 @@ static ts_status gradient(ts_vjp_call *call)
     if (ts_rule_needs(call, 0)) {
         ts_tensor *dx = ts_div(ts_mul(dy, ts_rule_saved_arg(call, 1)), ts_square(scale));
         TS_TRY(
-            ts_rule_give(call, 0, ts_rule_reduce_to(call, 0, dx))); // sums what broadcasting spread
+            ts_rule_give(call, 0, ts_rule_reduce_to(call, 0, dx))); // sums over broadcast dims
     }
     if (ts_rule_needs(call, 1))
         TS_TRY(ts_rule_give(call, 1, ts_rule_reduce_to(call, 1, ts_div(ts_mul(dy, x), scale))));

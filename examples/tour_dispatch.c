@@ -1,6 +1,6 @@
 /**
- * @file tour_dispatch.c  Follows one ts_add() under {CPU, AUTOGRAD, TRACING} and prints each
- * station's work and cost.
+ * @file tour_dispatch.c  Follows one ts_add() under {CPU, AUTOGRAD, TRACING} and prints the work
+ * and the cost of each station, that is, of each layer and of the backend.
  *
  * Three layers of the example, which only print, are placed above and below TRACING and AUTOGRAD. A
  * time stamp costs more than a layer, so each cost is a difference: the same call with and without

@@ -1,7 +1,8 @@
 /**
  * @file png.c  PNG images, by libpng, which is opened at first use. Reading uses libpng's full
- * interface, whose errors end in longjmp(). The simplified interface would convert values by the
- * file's gamma, and libpng 1.6.39 misreads interlaced images of 16 bits by it. It writes images.
+ * interface, whose errors end in longjmp(). The simplified interface writes images. It is not used
+ * for reading, because it converts values by the file's gamma, and in libpng 1.6.39 it misreads
+ * interlaced images of 16 bits.
  */
 // SPDX-License-Identifier: MIT
 #include <setjmp.h>

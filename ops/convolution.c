@@ -48,7 +48,7 @@ ts_convolution ts_kernel_convolution(const ts_frame *f)
     c.channels = w[1] * c.groups;
     for (int k = 0; k < TS_MAX_SPATIAL; k++) {
         int d = k - (TS_MAX_SPATIAL - c.dims);
-        c.size[k] = c.places[k] = c.kernel[k] = c.stride[k] = c.dilation[k] = 1;
+        c.size[k] = c.y_size[k] = c.kernel[k] = c.stride[k] = c.dilation[k] = 1;
         if (d < 0)
             continue;
         c.kernel[k] = w[2 + d];
@@ -56,13 +56,13 @@ ts_convolution ts_kernel_convolution(const ts_frame *f)
         c.dilation[k] = ts_spatial_number(&a[at->dilation], d);
         c.padding[k] = padding_before(&a[at->padding], d);
         int64_t after = padding_after(&a[at->padding], d, c.dims);
-        c.size[k] = c.places[k] = in[2 + d];
+        c.size[k] = c.y_size[k] = in[2 + d];
         if (c.transposed)
             c.size[k] = (in[2 + d] - 1) * c.stride[k] - c.padding[k] - after +
                         c.dilation[k] * (c.kernel[k] - 1) +
                         ts_spatial_number(&a[at->output_padding], d) + 1;
         else
-            c.places[k] = ts_window_count(in[2 + d], c.kernel[k], c.stride[k], c.dilation[k],
+            c.y_size[k] = ts_window_count(in[2 + d], c.kernel[k], c.stride[k], c.dilation[k],
                                           c.padding[k], after, false);
     }
     return c;
@@ -73,7 +73,7 @@ ts_convolution ts_kernel_convolution(const ts_frame *f)
 /* The windows of all positions of y: form -1 of ts_kernel_windows(). */
 static ts_window_axis axis_of_place(const ts_convolution *c, int d)
 {
-    return (ts_window_axis){.count = c->places[d], .step = 1, .taps = c->kernel[d], .every = 1,
+    return (ts_window_axis){.count = c->y_size[d], .step = 1, .taps = c->kernel[d], .every = 1,
                             .move = c->stride[d], .base = -c->padding[d],
                             .shift = c->dilation[d]};
 }
@@ -211,7 +211,7 @@ static ts_status check_call(ts_frame *f, const indices *at, int64_t *out)
     out[1] = c.transposed ? c.channels : c.features;
     for (int d = 2; d < ndim; d++) {
         int k = d - 2 + TS_MAX_SPATIAL - c.dims;
-        out[d] = c.transposed ? c.size[k] : c.places[k];
+        out[d] = c.transposed ? c.size[k] : c.y_size[k];
         if (out[d] < !c.transposed || (c.transposed && !in[d]))
             return ts_fail_arg(f, at->input, TS_ERR_SHAPE,
                                c.transposed
@@ -300,7 +300,7 @@ static double product_flops(const ts_frame *f)
     ts_convolution c = ts_kernel_convolution(f);
     double flops = 2 * (double)c.batch * (double)c.features * (double)(c.channels / c.groups);
     for (int d = 0; d < TS_MAX_SPATIAL; d++)
-        flops *= (double)c.places[d] * (double)c.kernel[d];
+        flops *= (double)c.y_size[d] * (double)c.kernel[d];
     return flops;
 }
 

@@ -14,36 +14,31 @@
 /** The kind of an op, and the indices of its arguments; 0 if the op has no such argument (argument
  *  0 is always the tensor). sizes: spatial sizes of the result; count: true if averages count the
  *  padding. */
-typedef struct places {
+typedef struct arg_indices {
     ts_axis_map map;
     bool transposed;
     int sizes, kernel, stride, padding, dilation, ceil, count, divisor, mode;
-} places;
+} arg_indices;
 
-static const places *places_of(const ts_frame *f)
+static const arg_indices *arguments_of(const ts_frame *f)
 {
-    static const places max_pool = {.map = TS_AXIS_WINDOW, .kernel = 1, .stride = 2, .padding = 3,
-                                    .dilation = 4, .ceil = 5},
-                        max_pool_backward = {.map = TS_AXIS_WINDOW, .transposed = true, .sizes = 2,
-                                             .kernel = 3, .stride = 4, .padding = 5,
-                                             .dilation = 6},
-                        max_pool_taps_backward = {.map = TS_AXIS_WINDOW, .transposed = true,
-                                                  .sizes = 3, .kernel = 4, .stride = 5,
-                                                  .padding = 6, .dilation = 7},
-                        avg_pool = {.map = TS_AXIS_WINDOW, .kernel = 1, .stride = 2, .padding = 3,
-                                    .ceil = 4, .count = 5, .divisor = 6},
-                        avg_pool_backward = {.map = TS_AXIS_WINDOW, .transposed = true, .sizes = 1,
-                                             .kernel = 2, .stride = 3, .padding = 4, .ceil = 5,
-                                             .count = 6, .divisor = 7},
-                        adaptive = {.map = TS_AXIS_ADAPTIVE, .sizes = 1},
-                        adaptive_backward = {.map = TS_AXIS_ADAPTIVE, .transposed = true,
-                                             .sizes = 1},
-                        resize = {.map = TS_AXIS_NEAREST, .sizes = 1, .mode = 2},
-                        resize_backward = {.map = TS_AXIS_NEAREST, .transposed = true, .sizes = 1,
-                                           .mode = 2},
-                        pad = {.map = TS_AXIS_CONSTANT, .padding = 1, .mode = 2},
-                        pad_backward = {.map = TS_AXIS_CONSTANT, .transposed = true, .padding = 1,
-                                        .mode = 2};
+    static const arg_indices
+        max_pool = {.map = TS_AXIS_WINDOW, .kernel = 1, .stride = 2, .padding = 3, .dilation = 4,
+                    .ceil = 5},
+        max_pool_backward = {.map = TS_AXIS_WINDOW, .transposed = true, .sizes = 2, .kernel = 3,
+                             .stride = 4, .padding = 5, .dilation = 6},
+        max_pool_taps_backward = {.map = TS_AXIS_WINDOW, .transposed = true, .sizes = 3,
+                                  .kernel = 4, .stride = 5, .padding = 6, .dilation = 7},
+        avg_pool = {.map = TS_AXIS_WINDOW, .kernel = 1, .stride = 2, .padding = 3, .ceil = 4,
+                    .count = 5, .divisor = 6},
+        avg_pool_backward = {.map = TS_AXIS_WINDOW, .transposed = true, .sizes = 1, .kernel = 2,
+                             .stride = 3, .padding = 4, .ceil = 5, .count = 6, .divisor = 7},
+        adaptive = {.map = TS_AXIS_ADAPTIVE, .sizes = 1},
+        adaptive_backward = {.map = TS_AXIS_ADAPTIVE, .transposed = true, .sizes = 1},
+        resize = {.map = TS_AXIS_NEAREST, .sizes = 1, .mode = 2},
+        resize_backward = {.map = TS_AXIS_NEAREST, .transposed = true, .sizes = 1, .mode = 2},
+        pad = {.map = TS_AXIS_CONSTANT, .padding = 1, .mode = 2},
+        pad_backward = {.map = TS_AXIS_CONSTANT, .transposed = true, .padding = 1, .mode = 2};
     switch (f->op) {
     case TS_OP_max_pool:
     case TS_OP_max_pool_taps: return &max_pool;
@@ -64,7 +59,7 @@ static const places *places_of(const ts_frame *f)
 
 /** Number of spatial dims of a call. For padding: the dims after (N, C), at most 3, or more if the
  * list has numbers for more. */
-static int dims_of(const ts_frame *f, const places *at)
+static int dims_of(const ts_frame *f, const arg_indices *at)
 {
     if (at->map == TS_AXIS_CONSTANT) {
         int given = (int)f->args[at->padding].count / 2, all = f->args[0].t->ndim - 2;
@@ -92,7 +87,7 @@ static double scale_of(const ts_axis *axis, double given)
 }
 
 /** Decodes spatial dim d of n; have: its size in argument 0. */
-static ts_axis axis_of(const ts_frame *f, const places *at, int d, int n, int64_t have)
+static ts_axis axis_of(const ts_frame *f, const arg_indices *at, int d, int n, int64_t have)
 {
     const ts_value *a = f->args;
     ts_axis axis = {.map = at->map, .in = have, .out = have, .stride = 1, .dilation = 1};
@@ -130,7 +125,7 @@ static ts_axis axis_of(const ts_frame *f, const places *at, int d, int n, int64_
 
 ts_resampling ts_kernel_resampling(const ts_frame *f)
 {
-    const places *at = places_of(f);
+    const arg_indices *at = arguments_of(f);
     if (!at) {
         ts_fail_decoder(f, "kernel_resampling");
         return (ts_resampling){0};
@@ -174,7 +169,7 @@ static ts_status check_dims(ts_frame *f, int arg, int n, bool any)
 }
 
 /** Checks kernel, stride, padding and dilation. */
-static ts_status check_window(ts_frame *f, const places *at, int n)
+static ts_status check_window(ts_frame *f, const arg_indices *at, int n)
 {
     int64_t kernel[TS_MAX_SPATIAL], padding[TS_MAX_SPATIAL], some[TS_MAX_SPATIAL],
         dilation[TS_MAX_SPATIAL] = {1, 1, 1};
@@ -220,15 +215,15 @@ static ts_status plan_result(ts_frame *f, int n, int64_t least)
     for (int i = 1; i < f->nrets; i++)
         ts_plan_result(f->plan, i, sizes, t->ndim,
                        f->op == TS_OP_max_pool_taps ? TS_U8 : TS_I64, t->storage->device);
-    bool places = f->op == TS_OP_max_pool_backward || f->op == TS_OP_max_pool_taps_backward;
+    bool has_positions = f->op == TS_OP_max_pool_backward || f->op == TS_OP_max_pool_taps_backward;
     if (t->ndim == n + 2)
-        ts_plan_layout(f, places ? 3 : 1, (1u << f->nrets) - 1);
+        ts_plan_layout(f, has_positions ? 3 : 1, (1u << f->nrets) - 1);
     return TS_OK;
 }
 
 /** Checks that the gradient, argument 0, has the sizes of the forward op's result. An op without
  * the argument `ceil` accepts the sizes of either rounding. */
-static ts_status check_grad(ts_frame *f, const places *at, int n)
+static ts_status check_grad(ts_frame *f, const arg_indices *at, int n)
 {
     const ts_tensor *t = f->args[0].t;
     ts_resampling r = ts_kernel_resampling(f);
@@ -251,7 +246,7 @@ static ts_status check_grad(ts_frame *f, const places *at, int n)
 
 ts_status ts_infer_pool_of(ts_frame *f)
 {
-    const places *at = places_of(f);
+    const arg_indices *at = arguments_of(f);
     bool adaptive = !at->kernel || !f->args[at->kernel].count;
     int n = dims_of(f, at);
     int64_t some[TS_MAX_SPATIAL];
@@ -276,7 +271,7 @@ ts_status ts_infer_adaptive_avg_pool_backward(ts_frame *f) { return ts_infer_poo
 
 ts_status ts_infer_interpolate(ts_frame *f)
 {
-    const places *at = places_of(f);
+    const arg_indices *at = arguments_of(f);
     int n = dims_of(f, at);
     int64_t some[TS_MAX_SPATIAL], mode = f->args[2].i;
     TS_TRY(ts_check_float(f, 0));
@@ -298,7 +293,7 @@ ts_status ts_infer_interpolate_backward(ts_frame *f) { return ts_infer_interpola
 
 ts_status ts_infer_pad(ts_frame *f)
 {
-    const places *at = places_of(f);
+    const arg_indices *at = arguments_of(f);
     const ts_value *p = &f->args[1];
     const ts_tensor *t = f->args[0].t;
     int n = (int)p->count / 2;

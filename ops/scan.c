@@ -1,5 +1,5 @@
 /**
- * @file scan.c  Running sums. The plan treats self as (outer, count, inner), where count is the
+ * @file scan.c  Cumulative sums. The plan treats self as (outer, count, inner), where count is the
  * summed dim.
  */
 // SPDX-License-Identifier: MIT

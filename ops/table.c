@@ -12,7 +12,7 @@
 #define NODIFF TS_OP_NODIFF
 #define BY_PARTS TS_OP_BY_PARTS
 
-/* CHECKED is a kind of its own only in ops.def: FILL with a flag */
+/* ops.def has the kind CHECKED; the registry has FILL with a flag instead */
 #define TS_CHECKED TS_FILL
 #define FLAGS_FILL 0
 #define FLAGS_VIEW 0

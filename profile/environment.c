@@ -26,9 +26,9 @@
 #include "profile/schedule.h"
 #include "profile/signals.h"
 
-/* Time to wait for the devices' part of a report after a signal, ms. The part may never be ready,
- * because a crashed thread may hold a lock of the device's driver. */
-int ts_profile_wait_ms[2] = {30000, 5000}; /* [1]: after a crash */
+/* Maximum wait in ms for a report of another thread, and after a signal for the devices' part,
+ * which is never ready if a crashed thread holds a lock of the driver. [1]: after a crash. */
+int ts_profile_wait_ms[2] = {30000, 5000};
 
 static struct {
     char out[288]; /* a folder, or "" */
@@ -280,8 +280,8 @@ static ts_status print_nothing(FILE *out, void *ctx)
     return TS_OK;
 }
 
-/** Makes from_environment.out a folder in itself if another process that still runs writes to it:
- *  the program that executed this one, or one beside it. */
+/** Locks the folder from_environment.out. If another running process has locked it, such as the
+ *  program that executed this one, appends /process-PID to the path instead. */
 static void own_folder(void)
 {
     int *fd = &from_environment.lock;

@@ -366,7 +366,7 @@ static bool fits_slabs(const ts_convolution *c, const axis *a)
     for (int d = 0; d < 3; d++) {
         plane *= direct_phases(&a[d]) * direct_extent(&a[d], a[d].count);
         inputs *= c->size[d];
-        outputs *= c->places[d];
+        outputs *= c->y_size[d];
     }
     return plane <= DIRECT_PLANE * (inputs + outputs) + DIRECT_SLAB;
 }
@@ -591,7 +591,7 @@ static job job_of(const ts_frame *f, const ts_tensor *input, const ts_tensor *ou
     if (x)
         b.x = image_of(x, b.c.size, b.c.dims);
     if (y)
-        b.y = image_of(y, b.c.places, b.c.dims);
+        b.y = image_of(y, b.c.y_size, b.c.dims);
     return b;
 }
 

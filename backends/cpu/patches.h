@@ -20,7 +20,7 @@ static bool has_patches(const ts_convolution *c)
         taps *= c->kernel[d];
         if (c->kernel[d] != c->stride[d] || c->padding[d] ||
             (c->kernel[d] > 1 && c->dilation[d] > 1) ||
-            c->size[d] != c->places[d] * c->stride[d])
+            c->size[d] != c->y_size[d] * c->stride[d])
             return false;
     }
     return taps > 1;

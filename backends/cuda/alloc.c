@@ -437,9 +437,9 @@ void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream
     } else {
         if (h->waiting)
             poll(h, false);
-        bool room = h->ntaken < h->buckets || table_grow(h);
-        block *b = room ? find_free(h, p, bytes) : NULL;
-        if (!b && room)
+        bool grown = h->ntaken < h->buckets || table_grow(h);
+        block *b = grown ? find_free(h, p, bytes) : NULL;
+        if (!b && grown)
             b = segment(h, p, bytes, &error);
         if (b) {
             if (b->bytes > bytes)

@@ -13,7 +13,7 @@ using namespace ts;
  * precedes all numbers. A state without a position means that all elements are the lowest number,
  * and the first is chosen. P: type of positions; 32-bit positions halve the registers of the eight
  * states that a thread has for bf16 and f16. */
-template <class T, class P> struct place_fold {
+template <class T, class P> struct position_fold {
     using A = ranked_t<T>;
     struct state {
         A value;
@@ -89,7 +89,7 @@ static ts_status run(ts_frame *f, bool smallest, const ts_value *values, const t
     }
     return with_ordered(f, [&]<class T>() {
         auto reduce = [&]<class P>() {
-            place_fold<T, P> fold = {turning<ranked_t<T>>(smallest),
+            position_fold<T, P> fold = {turning<ranked_t<T>>(smallest),
                                      values ? data_of<T>(*values) : nullptr,
                                      data_of<int64_t>(*positions), values != nullptr};
             return reduce_into<T>(f, r, fold, data_of<T>(f->args[0]), nullptr, (T *)nullptr);

@@ -10,11 +10,11 @@
  *   s = first held tile * first streamed tileT,  dp = second held tile * second streamed tileT,
  * so the accumulators of s and dp are the left operands of the warp's next products.
  *
- * Beyond 128 columns two warps share 16 rows, and each sums half of the columns. For halves, each
- * of the two computes half of p and ds, and they exchange the halves in shared memory. For f32,
- * whose tiles fill the shared memory, both compute all of p and ds. If there are too few blocks,
- * the streamed tiles are divided into runs, one per block, and a second kernel adds the partial
- * sums of the runs.
+ * Beyond 128 columns two warps share 16 rows, and each sums half of the columns. In bf16 and f16,
+ * each warp computes half of the columns of p and ds, and the two exchange them in shared memory.
+ * In f32, whose tiles fill the shared memory, both compute all of p and ds. If there are too few
+ * blocks, the streamed tiles are divided into runs, one per block, and a second kernel adds the
+ * partial sums of the runs.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_MMA_BACKWARD_CUH

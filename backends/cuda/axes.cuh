@@ -25,7 +25,7 @@ struct axis {
 
     /** Position in the input that element o of the result reads (linear, cubic). Rounds as the CPU
      *  does, without a fused multiply-add, because weights are differences from this position. */
-    __device__ __forceinline__ double place(int o) const
+    __device__ __forceinline__ double position(int o) const
     {
         return corners ? o * scale : __dadd_rn(__dmul_rn(o + 0.5, scale), -0.5);
     }
@@ -57,7 +57,7 @@ struct taps {
             first = min((int)floorf((float)o * (float)a.scale), a.in - 1);
             break;
         case TS_AXIS_LINEAR: {
-            double p = a.place(o);
+            double p = a.position(o);
             p = p < 0 ? 0 : p;
             first = min((int)p, a.in - 1);
             count = 2;
@@ -65,7 +65,7 @@ struct taps {
             break;
         }
         case TS_AXIS_CUBIC: {
-            double p = a.place(o), whole = floor(p);
+            double p = a.position(o), whole = floor(p);
             first = (int)whole - 1;
             count = 4;
             t = p - whole;

@@ -60,9 +60,9 @@ norm_call describe(ts_frame *f, int x_arg, int64_t groups, bool batch, bool relu
         s.samples = 1;
     int64_t wide = 512 / (int64_t)ts_dtype_size(ts_kernel_dtype(f)), /* channels of a block */
         units = s.sets * (c.last ? (s.channels + wide - 1) / wide : s.channels),
-        least = c.last ? 64 : 4096, room = s.samples * s.positions / least,
+        least = c.last ? 64 : 4096, most = s.samples * s.positions / least,
         splits = units ? (PROCESSORS * BLOCKS + units - 1) / units : 1;
-    s.splits = splits < room ? splits : room;
+    s.splits = splits < most ? splits : most;
     s.splits = s.splits < 1 ? 1 : s.splits > 1024 ? 1024 : s.splits;
     return c;
 }

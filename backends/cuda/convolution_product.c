@@ -61,7 +61,7 @@ ts_status ts_cuda_conv_open(ts_cuda_conv_product *p, ts_frame *f, ts_tensor *fro
     p->all = c.batch;
     p->taps = 1;
     for (int d = 0; d < 3; d++) {
-        w->size[d] = form < 0 ? c.size[d] : c.places[d];
+        w->size[d] = form < 0 ? c.size[d] : c.y_size[d];
         p->all *= w->axis[d].count;
         p->taps *= w->axis[d].taps;
     }

@@ -232,10 +232,10 @@ static descriptor tensor(graph *a, int64_t id, int64_t first, int64_t second,
 }
 
 /** Number of zeros after x's last element along dim d with which a convolution computes exactly
- *  k->places[d] positions; -1 if there is no such number. */
+ *  k->y_size[d] positions; -1 if there is no such number. */
 static int64_t padding_after(const key *k, int d)
 {
-    int64_t end = (k->places[d] - 1) * k->stride[d] + k->dilation[d] * (k->kernel[d] - 1) + 1,
+    int64_t end = (k->y_size[d] - 1) * k->stride[d] + k->dilation[d] * (k->kernel[d] - 1) + 1,
             least = end - k->size[d] - k->padding[d]; /* up to stride - 1 more add no position */
     if (k->padding[d] >= least && k->padding[d] < least + k->stride[d])
         return k->padding[d];
@@ -282,11 +282,11 @@ static descriptor graph_of(graph *a, void *handle)
     descriptor operands[] = {
         tensor(a, WEIGHT, k->features, k->channels / k->groups, k->kernel),
         tensor(a, X, k->batch, k->channels, k->size),
-        tensor(a, Y, k->batch, k->features, k->places)};
+        tensor(a, Y, k->batch, k->features, k->y_size)};
     int64_t channels = to_x ? k->channels : k->features, count = 1;
     descriptor *result = &operands[to_x ? 1 : 2], to = *result, all[2];
     if (k->bias)
-        *result = tensor(a, SUM, k->batch, channels, to_x ? k->size : k->places);
+        *result = tensor(a, SUM, k->batch, channels, to_x ? k->size : k->y_size);
     descriptor how = convolution(a), op = create(a, operations[k->result].type);
     int attribute = operations[k->result].alpha;
     set(a, op, attribute, FLOAT, 1, &(float){1});
@@ -381,12 +381,12 @@ bool ts_cudnn_is_supported(const key *k)
     int64_t x = k->batch * k->channels, y = k->batch * k->features,
             w = k->features * (k->channels / k->groups), most = INT32_MAX;
     for (int d = 0; d < 3; d++) {
-        if (k->size[d] < 1 || k->places[d] < 1 || k->kernel[d] < 1 || x < 1 || y < 1 || w < 1 ||
-            k->size[d] > most / x || k->places[d] > most / y || k->kernel[d] > most / w ||
+        if (k->size[d] < 1 || k->y_size[d] < 1 || k->kernel[d] < 1 || x < 1 || y < 1 || w < 1 ||
+            k->size[d] > most / x || k->y_size[d] > most / y || k->kernel[d] > most / w ||
             padding_after(k, d) < 0)
             return false;
         x *= k->size[d];
-        y *= k->places[d];
+        y *= k->y_size[d];
         w *= k->kernel[d];
     }
     return true;

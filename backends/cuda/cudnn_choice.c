@@ -70,7 +70,7 @@ ts_cuda_cudnn *ts_cuda_cudnn_of(ts_frame *f, const ts_convolution *c, ts_cuda_co
     k.dtype = dtype, k.result = result, k.bias = bias, k.after = after, k.dims = c->dims;
     k.batch = c->batch, k.groups = c->groups, k.channels = c->channels, k.features = c->features;
     for (int d = 0; d < 3; d++) {
-        k.size[d] = c->size[d], k.places[d] = c->places[d], k.kernel[d] = c->kernel[d];
+        k.size[d] = c->size[d], k.y_size[d] = c->y_size[d], k.kernel[d] = c->kernel[d];
         k.stride[d] = c->stride[d], k.dilation[d] = c->dilation[d], k.padding[d] = c->padding[d];
     }
     size_t bucket = ts_cuda_hash((const uint64_t *)&k, sizeof k / 8) % BUCKETS;

@@ -17,7 +17,7 @@ typedef void *ts_cudnn_descriptor;
 typedef struct ts_cudnn_key {
     int64_t device, dtype, result, bias, after, dims;
     int64_t batch, groups, channels, features;
-    int64_t size[3], places[3], kernel[3], stride[3], dilation[3], padding[3];
+    int64_t size[3], y_size[3], kernel[3], stride[3], dilation[3], padding[3];
 } ts_cudnn_key;
 
 enum { TS_CUDNN_PLANS = 10, /* maximum engines to measure */

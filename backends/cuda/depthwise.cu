@@ -1,9 +1,10 @@
 /**
  * @file depthwise.cu
- * Convolutions with one channel and one feature per group. Channels are innermost. Images of bf16,
- * f16 and f32 with 3 x 3, 5 x 5 or 7 x 7 taps and stride 1 or 2 use rows_kernel
- * (depthwise_rows.cuh). In all other calls a thread of channels_kernel computes 16 bytes of
- * adjacent channels. It reads a pixel once per tap, so loads from the L1 cache and
+ * Convolutions with one channel and one feature per group, and gradients of their images. Channels
+ * are innermost. Images of bf16, f16 and f32 with 3 x 3, 5 x 5 or 7 x 7 taps use rows_kernel
+ * (depthwise_rows.cuh) with stride 1, and with stride 2 for the result; depthwise_spread.cu has the
+ * gradient of the image with stride 2. In all other calls a thread of channels_kernel computes 16
+ * bytes of adjacent channels. It reads a pixel once per tap, so loads from the L1 cache and
  * arithmetic limit it, not memory.
  */
 // SPDX-License-Identifier: MIT
@@ -94,7 +95,7 @@ static __global__ void __launch_bounds__(CHANNEL_THREADS)
                 to_word(pack<T, V>(sum[p]));
 }
 
-/** Elements of 16 bytes if the channels are a multiple of it, else 1. */
+/** Number of elements in 16 bytes if it divides the number of channels, else 1. */
 static int64_t width_of(const ts_cuda_windows &w)
 {
     return w.channels * w.item % 16 ? 1 : 16 / w.item;

@@ -24,7 +24,7 @@ ts_status ts_cuda_multiply_channels(ts_frame *frame, const ts_cuda_window_produc
 bool ts_cuda_spreads(const ts_convolution *c, int item, uintptr_t addresses);
 
 /** Queues the gradient of x of a depthwise convolution, or a transposed one, in one kernel for all
- *  forms. y and `to` are dense images, channels innermost, with the sizes c->places and c->size;
+ *  forms. y and `to` are dense images, channels innermost, with the sizes c->y_size and c->size;
  *  weight is (taps, channels), dense; bias is (channels), or NULL. Error: TS_ERR_DEVICE. */
 ts_status ts_cuda_spread_channels(ts_frame *frame, const ts_convolution *c, const void *y,
                                   const void *weight, const void *bias, void *to);

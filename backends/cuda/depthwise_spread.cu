@@ -178,7 +178,7 @@ static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 7 ? 1 : 2
 static spread_axis spread_axis_of(const ts_convolution *c, int d)
 {
     int padding = (int)c->padding[d], size = (int)c->size[d], base = padding / 2;
-    return {(size - 1 + padding) / 2 - base + 1, base, (int)c->places[d], 2 * base - padding, size,
+    return {(size - 1 + padding) / 2 - base + 1, base, (int)c->y_size[d], 2 * base - padding, size,
             1, 1};
 }
 
@@ -220,14 +220,14 @@ bool ts_cuda_spreads(const ts_convolution *c, int item, uintptr_t addresses)
 {
     int64_t x = c->batch * c->channels, y = x, k = c->kernel[2];
     for (int d = 0; d < 3; d++) {
-        if (c->size[d] < 1 || c->places[d] < 1 || x > INT32_MAX / c->size[d] ||
-            y > INT32_MAX / c->places[d] || c->padding[d] > INT32_MAX / 4)
+        if (c->size[d] < 1 || c->y_size[d] < 1 || x > INT32_MAX / c->size[d] ||
+            y > INT32_MAX / c->y_size[d] || c->padding[d] > INT32_MAX / 4)
             return false;
         x *= c->size[d];
-        y *= c->places[d];
+        y *= c->y_size[d];
     }
     return c->kernel[0] == 1 && c->stride[0] == 1 && c->padding[0] == 0 &&
-           c->size[0] == c->places[0] && c->stride[1] == 2 && c->stride[2] == 2 &&
+           c->size[0] == c->y_size[0] && c->stride[1] == 2 && c->stride[2] == 2 &&
            c->dilation[1] == 1 && c->dilation[2] == 1 && c->kernel[1] == k &&
            (k == 3 || k == 5 || k == 7) && item < 8 && c->channels * item % 16 == 0 &&
            addresses % 16 == 0;

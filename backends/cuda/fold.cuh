@@ -166,7 +166,7 @@ template <int N, class FOLD, class A, class F>
 __device__ __forceinline__ void merge_lines(const FOLD &fold, A (&state)[N], int across, F &&done)
 {
     static_assert(N * REDUCE_THREADS * sizeof(A) <= 32768, "several blocks share a multiprocessor");
-    __shared__ A place[N][REDUCE_THREADS];
+    __shared__ A states[N][REDUCE_THREADS];
 #pragma unroll 1
     for (int by = 16; by >= across; by /= 2)
 #pragma unroll
@@ -182,14 +182,14 @@ __device__ __forceinline__ void merge_lines(const FOLD &fold, A (&state)[N], int
     if (((int)threadIdx.x & (wide - 1)) < across)
 #pragma unroll
         for (int n = 0; n < N; n++)
-            place[n][threadIdx.x] = state[n];
+            states[n][threadIdx.x] = state[n];
     __syncthreads();
     for (int i = threadIdx.x; i < across * N; i += REDUCE_THREADS) {
         int n = i / (unsigned)across, lane = i & (across - 1);
-        A sum = place[n][lane];
+        A sum = states[n][lane];
 #pragma unroll 1
         for (int from = lane + wide; from < REDUCE_THREADS; from += wide)
-            sum = fold.merge(sum, place[n][from]);
+            sum = fold.merge(sum, states[n][from]);
         done(lane, n, sum);
     }
 }

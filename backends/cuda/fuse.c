@@ -269,7 +269,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kernel **kernels; /* open addressing */
 static int nkernels, capacity;
 
-static kernel **place_of(const uint64_t *words, int n, uint64_t hash)
+static kernel **slot_of(const uint64_t *words, int n, uint64_t hash)
 {
     int at = (int)(hash >> 40) & (capacity - 1);
     for (kernel *k; (k = kernels[at]); at = (at + 1) & (capacity - 1))
@@ -291,7 +291,7 @@ static bool grow(void)
     capacity = n ? 2 * n : 64;
     for (int i = 0; i < n; i++)
         if (before[i])
-            *place_of(before[i]->words, before[i]->nwords, before[i]->hash) = before[i];
+            *slot_of(before[i]->words, before[i]->nwords, before[i]->hash) = before[i];
     free(before);
     return true;
 }
@@ -366,7 +366,7 @@ ts_status ts_cuda_group_kernel(const ts_cuda_group *g, const uint64_t *words, in
     uint64_t hash = ts_cuda_hash(words, (size_t)n);
     ts_status status = TS_OK;
     pthread_mutex_lock(&lock);
-    kernel *k = capacity ? *place_of(words, n, hash) : NULL;
+    kernel *k = capacity ? *slot_of(words, n, hash) : NULL;
     if (!k && grow() && (k = malloc(sizeof *k + (size_t)n * sizeof *words))) {
         *k = (kernel){.hash = hash, .nwords = n};
         memcpy(k->words, words, (size_t)n * sizeof *words);
@@ -374,7 +374,7 @@ ts_status ts_cuda_group_kernel(const ts_cuda_group *g, const uint64_t *words, in
         if (status == TS_ERR_UNSUPPORTED)
             k->why = strdup(ts_error_message());
         if (status == TS_OK || k->why) {
-            *place_of(words, n, hash) = k;
+            *slot_of(words, n, hash) = k;
             nkernels++;
         } else {
             free(k);

@@ -46,8 +46,8 @@ static void put_accesses(text *t, const ts_cuda_group *g)
         put(t, "        const index p = line + u * d.group;\n"
                "        if (p >= own.end)\n            break;\n"
                "        const index i = own.first + p;\n");
-    put(t, "        const place<%d, index> at(s, i);\n        constexpr int some = %d;\n", g->ndim,
-        g->width);
+    put(t, "        const position<%d, index> at(s, i);\n"
+           "        constexpr int some = %d;\n", g->ndim, g->width);
 }
 
 /** Appends the calls on the space, and the additions to states, for one access. */

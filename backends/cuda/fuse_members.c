@@ -99,7 +99,7 @@ static table table_of(const ts_cuda_group *g, int members)
     return t;
 }
 
-static void place(table *t, char *memory)
+static void lay_out(table *t, char *memory)
 {
     t->count = (uint32_t *)memory;
     t->first = t->count + 1;
@@ -230,7 +230,7 @@ static ts_status run_all(run *r, void *ctx)
     char *memory = ts_scratch_take(TS_DEVICE_CPU, r->table.bytes);
     if (!memory)
         return ts_error_code();
-    place(&r->table, memory);
+    lay_out(&r->table, memory);
     memset(memory, 0, (size_t)r->table.bytes);
     ts_status status = launch(r, functions[0], arguments, to->stream, &to->report->launches);
     ts_scratch_give(TS_DEVICE_CPU, memory, r->table.bytes);

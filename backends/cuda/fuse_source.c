@@ -20,18 +20,18 @@ void ts_cuda_text_put(text *t, const char *format, ...)
     for (int turn = 0; turn < 2 && !t->failed; turn++) {
         va_list list;
         va_start(list, format);
-        size_t left = t->room - t->used;
+        size_t left = t->capacity - t->used;
         int n = vsnprintf(t->at ? t->at + t->used : NULL, left, format, list);
         va_end(list);
         if (n >= 0 && (size_t)n < left) {
             t->used += (size_t)n;
             return;
         }
-        size_t room = 2 * t->room + (size_t)n + 4096;
-        char *larger = n < 0 || turn ? NULL : realloc(t->at, room);
+        size_t capacity = 2 * t->capacity + (size_t)n + 4096;
+        char *larger = n < 0 || turn ? NULL : realloc(t->at, capacity);
         if (larger) {
             t->at = larger;
-            t->room = room;
+            t->capacity = capacity;
         }
         t->failed = !larger;
     }
@@ -173,14 +173,14 @@ static void put_address(text *t, const ts_cuda_group *g, int i)
         put(t, "at.of(t%d)", i);
 }
 
-/** Opens the loop over a thread's accesses. It defines i, the index; `at`, the place; and `some`,
- *  the number of elements. */
+/** Opens the loop over a thread's accesses. It defines i, the index of the access; `at`, its
+ *  position; and `some`, the number of its elements. */
 static void put_loop_head(text *t, const ts_cuda_group *g)
 {
     put(t, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
            "        const index i = first + u * %d;\n"
            "        if (i >= s.accesses)\n            break;\n"
-           "        const place<%d, index> at(s, i);\n",
+           "        const position<%d, index> at(s, i);\n",
         g->unroll, TS_CUDA_GROUP_THREADS, g->ndim);
     if (g->tail)
         put(t, "        const int some = i == s.accesses - 1 ? s.tail : %d;\n", g->width);
@@ -446,7 +446,7 @@ static void put_rows(text *t, const ts_cuda_group *g, call_names names,
            "         base += gridDim.x * %d) {\n"
            "        const uint32_t row = base + slot;\n"
            "        rows.some = row < s.accesses;\n"
-           "        const place<%d, uint32_t> at(s, rows.some ? row : 0);\n",
+           "        const position<%d, uint32_t> at(s, rows.some ? row : 0);\n",
         g->together, g->together, g->ndim);
     put_row_loads(t, g);
     for (int c = 0; c < g->ncalls; c++)
@@ -489,14 +489,14 @@ int ts_cuda_group_words(const ts_cuda_group *g, uint64_t *words)
     for (int c = 0; c < g->ncalls; c++) {
         const ts_cuda_group_call *call = &g->calls[c];
         words[n++] = (uintptr_t)call->formula.names;
-        uint64_t places = 0;
+        uint64_t indices = 0;
         for (int k = 0; k < call->formula.operands; k++)
-            places = places << 10 | (uint16_t)(call->value[k] + 1);
-        words[n++] = places;
-        places = 0;
+            indices = indices << 10 | (uint16_t)(call->value[k] + 1);
+        words[n++] = indices;
+        indices = 0;
         for (int k = 0; k < call->results; k++)
-            places = places << 10 | (uint16_t)(call->result[k] + 1);
-        words[n++] = places;
+            indices = indices << 10 | (uint16_t)(call->result[k] + 1);
+        words[n++] = indices;
         words[n++] = call->compute | (uint64_t)call->late << 8;
     }
     return n;

@@ -10,7 +10,7 @@
 /** A text that grows. */
 typedef struct text {
     char *at;
-    size_t used, room;
+    size_t used, capacity;
     bool failed;
 } text;
 /** A type name in the text of a formula, with its length. */

@@ -2,11 +2,11 @@
  * @file gemm_wgmma.cuh  Products of bf16 and f16 with the gradient of tanh-form gelu and its sums,
  * on Hopper.
  *
- * The end of such a tile takes about as long as its product. Two groups of four warps therefore
- * take turns: while one group's products occupy the tensor cores, the other multiplies its tile by
- * gelu's derivative, adds up its columns and stores it. A group has a tile of 128 x 128 results in
- * registers, and a block stays on its multiprocessor for many tiles. A thread of a third group
- * loads operands by TMA.
+ * The epilogue of such a tile takes about as long as its product. Two groups of four warps
+ * therefore take turns: while one group's products occupy the tensor cores, the other multiplies
+ * its tile by gelu's derivative, adds up its columns and stores it. A group has a tile of 128 x 128
+ * results in registers, and a block stays on its multiprocessor for many tiles. A thread of a third
+ * group loads operands by TMA.
  *
  * The two blocks of a cluster compute tiles one below the other. Each loads half of the tile of b
  * and sends it to both.

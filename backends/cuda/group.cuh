@@ -64,9 +64,9 @@ template <int M, int T, int N> struct group_members {
 };
 
 /** Position of an access along each dim. */
-template <int N, class I> struct place {
+template <int N, class I> struct position {
     I at[N];
-    __device__ __forceinline__ place(const group_space &s, I i)
+    __device__ __forceinline__ position(const group_space &s, I i)
     {
 #pragma unroll
         for (int d = 0; d < N - 1; d++) {

@@ -42,14 +42,14 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
     uint32_t columns; /* elements of a row */
     uint32_t lane;    /* index of this thread in the row */
     bool some;        /* the row exists */
-    float *place;     /* shared memory, 128 numbers per row; NULL if L <= 32 */
-    int turn;         /* number of join() calls; they alternate between the halves of `place` */
+    float *memory;    /* shared memory, 128 numbers per row; NULL if L <= 32 */
+    int turn;         /* number of join() calls; they alternate between the halves of `memory` */
 
     __device__ __forceinline__ group_rows(uint32_t n, float *shared)
-        : columns(n), lane(threadIdx.x % L), some(true), place(shared), turn(0)
+        : columns(n), lane(threadIdx.x % L), some(true), memory(shared), turn(0)
     {
         if constexpr (warps > 1)
-            place += threadIdx.x / L * 128;
+            memory += threadIdx.x / L * 128;
     }
     __device__ __forceinline__ uint32_t column(int a) const { return (a * L + lane) * V; }
     __device__ __forceinline__ bool inside(int a) const
@@ -134,8 +134,8 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
             for (int by = lanes / 2; by; by /= 2)
                 x[c] = op(x[c], __shfl_xor_sync(0xffffffffu, x[c], by));
         if constexpr (warps > 1) {
-            static_assert(N <= 2, "room for two");
-            float *mine = place + (turn++ & 1) * 64;
+            static_assert(N <= 2, "memory for two numbers");
+            float *mine = memory + (turn++ & 1) * 64;
             if (lane % 32 == 0)
 #pragma unroll
                 for (int c = 0; c < N; c++)

@@ -66,8 +66,9 @@ enum {
 template <class F>
 constexpr bool loop_reports = requires(F fn) { fn.out; };
 
-/** For M indices of dims d and above, in the order of the space: adds to each index's offset the
- * bytes from the space's first element, as O (int64_t, or uint32_t, which may wrap). Changes i. */
+/** i: M positions in the order of the space, counted over dims d and above; overwritten. Adds to
+ * offset[u][k] the bytes of operand k from the space's first element to position i[u]. O: int64_t,
+ * or uint32_t, which may wrap. */
 template <class O, int M, int N>
 __device__ __forceinline__ void loop_offsets(const loop_space<N> &s, int d, uint32_t (&i)[M],
                                              O (*offset)[N])
@@ -317,8 +318,8 @@ __attribute__((noinline)) int64_t loop_walk_of(loop_space<N> &s, const ts_space 
             return along * up * (rows / beside);
         }
     }
-    /* up to a quarter of the elements of runs may be missing; up to half instead of walk_apart,
-       whose accesses of 8 bytes are as fast as vectors */
+    /* walk_runs if at least three quarters of the elements of the runs exist, or half if the
+       alternative is walk_apart. Elements of 8 bytes are as fast without vectors. */
     dense = dense && item[0] < 8;
     if (array && item[0] < 8 && (dense ? 4 : 6) * row >= 3 * LOOP_RUN * runs) {
         s.walk = walk_runs;

@@ -173,7 +173,7 @@ static __global__ void __launch_bounds__(PAIR_FEW_THREADS)
 template <class T, class P>
 static __global__ void __launch_bounds__(PAIR_FEW_THREADS)
     pair_total_strided_kernel(P pair, const T *x, const T *t, T *out, int64_t n, double factor,
-                              const __grid_constant__ walk<uint32_t, 2> places)
+                              const __grid_constant__ walk<uint32_t, 2> offsets)
 {
     constexpr int V = vec16<T>;
     auto load = [&](int64_t i, vec<T, V> &a, vec<T, V> &b) {
@@ -181,7 +181,7 @@ static __global__ void __launch_bounds__(PAIR_FEW_THREADS)
         for (int e = 0; e < V; e++)
             if (i + e < n) {
                 int64_t at[2];
-                places.at((uint32_t)(i + e), at);
+                offsets.at((uint32_t)(i + e), at);
                 a.at[e] = x[at[0]];
                 b.at[e] = t[at[1]];
             }
@@ -218,19 +218,19 @@ static __global__ void __launch_bounds__(PAIR_THREADS)
     });
 }
 
-/** pairs_backward_kernel() of tensors of any strides. places: of g, x, t, dx, dt. */
+/** pairs_backward_kernel() of tensors of any strides. offsets: of g, x, t, dx, dt. */
 template <class T, class P>
 static __global__ void __launch_bounds__(PAIR_THREADS)
     pairs_backward_strided_kernel(P pair, const T *g, bool each, double factor, const T *x,
                                   const T *t, T *dx, T *dt, uint32_t n,
-                                  const __grid_constant__ walk<uint32_t, 5> places)
+                                  const __grid_constant__ walk<uint32_t, 5> offsets)
 {
     using A = wide_t<T>;
     uint32_t i = blockIdx.x * PAIR_THREADS + threadIdx.x;
     if (i >= n)
         return;
     int64_t at[5];
-    places.at(i, at);
+    offsets.at(i, at);
     A scale = widen(g[each ? at[0] : 0]) * (A)factor, by_x, by_t;
     pair.slopes(widen(x[at[1]]), widen(t[at[2]]), by_x, by_t);
     if (dx)

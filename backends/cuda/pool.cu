@@ -54,7 +54,7 @@ struct window {
 
 /** Splits the index of a vector of the result into plane, depth d, height h, width w and channel
  * vector c; of() returns the plane. */
-template <class I> struct places {
+template <class I> struct index_split {
     split<I> channels, width, height, depth;
 
     __device__ __forceinline__ I of(I i, int &d, int &h, int &w, int64_t &c) const
@@ -74,7 +74,7 @@ template <class I> struct places {
 template <class T, class I, int V, int K, class AT>
 __global__ void __launch_bounds__(THREADS)
     largest_kernel(const T *x, T *y, AT *at, const __grid_constant__ pool_call p,
-                   places<I> places, I all)
+                   index_split<I> index, I all)
 {
     using A = wide_t<T>;
     constexpr bool TAPS = sizeof(AT) == 1;
@@ -82,11 +82,11 @@ __global__ void __launch_bounds__(THREADS)
     I first_of_block = (I)blockIdx.x * THREADS,
       i = min(first_of_block + threadIdx.x, all - 1); /* surplus threads repeat the last vector */
     int d, h, w;
-    int64_t c, n = places.of(i, d, h, w, c);
+    int64_t c, n = index.of(i, d, h, w, c);
     int height = p.a[1].in, width = p.a[2].in, pixel = (int)p.channels;
     const T *from = x + n * p.a[0].in * height * width * p.channels + c * V;
     A best[V];
-    int place[V];
+    int best_at[V];
     auto look = [&](const vec<T, V> &v, int q) {
         A xs[V];
         unpack<T, V>(v, xs);
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(THREADS)
         for (int k = 0; k < V; k++)
             if (xs[k] > best[k] || xs[k] != xs[k]) {
                 best[k] = xs[k];
-                place[k] = q;
+                best_at[k] = q;
             }
     };
     auto load = [&](int q) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int k = 0; k < V; k++) {
             best[k] = -INFINITY;
-            place[k] = first;
+            best_at[k] = first;
         }
         vec<T, V> seen[K * K];
 #pragma unroll
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int k = 0; k < V; k++) {
             best[k] = -INFINITY;
-            place[k] = first;
+            best_at[k] = first;
         }
         for (int j = 0; j < dw.count; j++)
             for (int k = 0; k < hw.count; k++) {
@@ -150,14 +150,14 @@ __global__ void __launch_bounds__(THREADS)
         vec<uint8_t, V> taps;
 #pragma unroll
         for (int k = 0; k < V; k++)
-            taps.at[k] = (uint8_t)place[k];
+            taps.at[k] = (uint8_t)best_at[k];
         *reinterpret_cast<word_of<vec<uint8_t, V>> *>(at + (int64_t)i * V) = to_word(taps);
     } else {
         constexpr int EACH = V > 1 ? 2 : 1, LANES = 32 * EACH;
         int *warp = block + threadIdx.x / 32 * 32 * V, lane = threadIdx.x % 32;
 #pragma unroll
         for (int k = 0; k < V; k++)
-            warp[lane * V + k] = place[k];
+            warp[lane * V + k] = best_at[k];
         __syncwarp();
         int64_t begin = ((int64_t)first_of_block + threadIdx.x / 32 * 32) * V,
                 left = (int64_t)all * V - begin;
@@ -198,11 +198,11 @@ template <int V> __device__ __forceinline__ void load_taps(int (&x)[V], const ui
 }
 
 /** Gradient y of max pooling with K x K windows in the last two dims that touch and cover the
- * input: a thread writes V channels of a window's pixels. `all`, `places`: of the windows. */
+ * input: a thread writes V channels of a window's pixels. `all`, `index`: of the windows. */
 template <class T, class I, int V, int K, class AT>
 __global__ void __launch_bounds__(THREADS)
     spread_kernel(const T *g, const AT *at, T *y, const __grid_constant__ pool_call p,
-                  places<I> places, I all)
+                  index_split<I> index, I all)
 {
     constexpr bool TAPS = sizeof(AT) == 1;
     int width = p.a[2].in;
@@ -210,24 +210,24 @@ __global__ void __launch_bounds__(THREADS)
     I i = (I)blockIdx.x * THREADS + threadIdx.x;
     if (i >= all)
         return;
-    int d, h, w, place[V];
-    int64_t c, n = places.of(i, d, h, w, c), channels = (int64_t)places.channels.d * V;
+    int d, h, w, best_at[V];
+    int64_t c, n = index.of(i, d, h, w, c), channels = (int64_t)index.channels.d * V;
     A gs[V];
     load_wide<T, V>(gs, g + (int64_t)i * V);
     if constexpr (TAPS)
-        load_taps<V>(place, at + (int64_t)i * V);
+        load_taps<V>(best_at, at + (int64_t)i * V);
 #pragma unroll
     for (int k = 0; !TAPS && k < V; k += 2) {
         if constexpr (TAPS) {
         } else if constexpr (V > 1) {
             longlong2 two = *reinterpret_cast<const longlong2 *>(at + (int64_t)i * V + k);
-            place[k] = (int)two.x, place[k + 1] = (int)two.y;
+            best_at[k] = (int)two.x, best_at[k + 1] = (int)two.y;
         } else {
-            place[k] = (int)at[i];
+            best_at[k] = (int)at[i];
         }
     }
     int first = h * K * width + w * K;
-    int64_t pixels = (int64_t)places.height.d * K * width;
+    int64_t pixels = (int64_t)index.height.d * K * width;
     T *to = y + n * pixels * channels + c * V;
     A ys[K * K][V];
 #pragma unroll
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(THREADS)
         int q = first + j / K * width + j % K;
 #pragma unroll
         for (int k = 0; k < V; k++)
-            ys[j][k] += place[k] == (TAPS ? j : q) ? gs[k] : (A)0;
+            ys[j][k] += best_at[k] == (TAPS ? j : q) ? gs[k] : (A)0;
         *reinterpret_cast<word_of<vec<T, V>> *>(to + q * channels) = to_word(pack<T, V>(ys[j]));
     }
 }
@@ -248,12 +248,12 @@ template <class T, int V> constexpr int gradient_run = V > 1 ? 1 : sizeof(T) == 
 
 /** Gradient y of max pooling: each element sums g of the windows whose maximum it is. A thread
  * computes V channels of one element, or a run of elements of one channel, which share windows. at:
- * indices or taps of the maxima, from largest_kernel(); places: of runs; vector: a run is stored at
+ * indices or taps of the maxima, from largest_kernel(); index: of runs; vector: a run is stored at
  * once. */
 template <class T, class I, int V, class AT>
 __global__ void __launch_bounds__(THREADS)
     gradient_kernel(const T *g, const AT *at, T *y, const __grid_constant__ pool_call p,
-                    places<I> places, I all, bool vector)
+                    index_split<I> index, I all, bool vector)
 {
     using A = wide_t<T>;
     constexpr int RUN = gradient_run<T, V>, SUMS = RUN * V;
@@ -261,9 +261,9 @@ __global__ void __launch_bounds__(THREADS)
     if (i >= all)
         return;
     int d, h, w;
-    int64_t c, n = places.of(i, d, h, w, c);
+    int64_t c, n = index.of(i, d, h, w, c);
     w *= RUN;
-    int run = min(RUN, p.a[2].in - w), place = (d * p.a[1].in + h) * p.a[2].in + w;
+    int run = min(RUN, p.a[2].in - w), pixel = (d * p.a[1].in + h) * p.a[2].in + w;
     int64_t first = n * p.a[0].out * p.a[1].out * p.a[2].out * p.channels + c * V;
     auto range = [](const axis &a, int i) {
         readers r(a, i);
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int e = 0; e < RUN; e++) {
         A added[V] = {};
         if (e < run)
-            load_added<T, V>(added, p, n, pixels, place + e, c * V);
+            load_added<T, V>(added, p, n, pixels, pixel + e, c * V);
 #pragma unroll
         for (int k = 0; k < V; k++)
             sum[e * V + k] = added[k];
@@ -319,11 +319,11 @@ __global__ void __launch_bounds__(THREADS)
                     }
 #pragma unroll
                     for (int e = 0; e < RUN; e++)
-                        sum[e * V + v] += of == place + e ? gs[v] : (A)0;
+                        sum[e * V + v] += of == pixel + e ? gs[v] : (A)0;
                 }
             }
         }
-    T *to = y + (n * pixels + place) * p.channels + c * V;
+    T *to = y + (n * pixels + pixel) * p.channels + c * V;
     if (vector) {
         *reinterpret_cast<word_of<vec<T, SUMS>> *>(to) = to_word(pack<T, SUMS>(sum));
         return;
@@ -387,7 +387,7 @@ int square(const pool_call &p)
     return plain && (h.kernel == 2 || h.kernel == 3) ? h.kernel : 0;
 }
 
-/** (self, ...) -> (largest, places), where places are indices (AT: int64_t) or taps (uint8_t) */
+/** (self, ...) -> (largest, positions); positions are indices (AT: int64_t) or taps (uint8_t) */
 template <class AT> ts_status max_pool(ts_frame *f)
 {
     int64_t count = ts_numel(f->rets[0].t);
@@ -401,8 +401,8 @@ template <class AT> ts_status max_pool(ts_frame *f)
         return with_channels<T>(p, x, y, named, [&]<int V>() {
             int64_t all = count / V;
             return with_numbers(all, [&]<class I>() {
-                places<I> at = {split<I>(p.channels / V), split<I>(p.a[2].out),
-                                split<I>(p.a[1].out), split<I>(p.a[0].out)};
+                index_split<I> at = {split<I>(p.channels / V), split<I>(p.a[2].out),
+                                     split<I>(p.a[1].out), split<I>(p.a[0].out)};
                 auto run = [&]<int K>() {
                     largest_kernel<T, I, V, K, AT>
                         <<<blocks(all), THREADS, 0, on.stream>>>(x, y, named, p, at, (I)all);
@@ -439,8 +439,8 @@ template <class AT> ts_status launch_gradient(ts_frame *f, const pool_call &p)
             if (touching(p))
                 return with_numbers(count / V, [&]<class I>() {
                     auto spread = [&]<int K>() {
-                        places<I> at = {split<I>(p.channels / V), split<I>(p.a[2].out),
-                                        split<I>(p.a[1].out), split<I>(p.a[0].out)};
+                        index_split<I> at = {split<I>(p.channels / V), split<I>(p.a[2].out),
+                                             split<I>(p.a[1].out), split<I>(p.a[0].out)};
                         I windows = (I)(count / V / (K * K));
                         spread_kernel<T, I, V, K, AT><<<blocks(windows), THREADS, 0, on.stream>>>(
                             g, from, y, p, at, windows);
@@ -452,8 +452,8 @@ template <class AT> ts_status launch_gradient(ts_frame *f, const pool_call &p)
             constexpr int RUN = gradient_run<T, V>;
             int64_t runs = (p.a[2].in + RUN - 1) / RUN, all = count / V / p.a[2].in * runs;
             return with_numbers(all, [&]<class I>() {
-                places<I> at = {split<I>(p.channels / V), split<I>(runs), split<I>(p.a[1].in),
-                                split<I>(p.a[0].in)};
+                index_split<I> at = {split<I>(p.channels / V), split<I>(runs), split<I>(p.a[1].in),
+                                     split<I>(p.a[0].in)};
                 bool vector = V > 1 || (p.channels == 1 && p.a[2].in % RUN == 0 &&
                                         (uintptr_t)y % (RUN * sizeof(T)) == 0);
                 gradient_kernel<T, I, V, AT><<<blocks(all), THREADS, 0, on.stream>>>(

@@ -85,7 +85,7 @@ struct reduction {
         return at + i * along[ndim[which] - 1];
     }
     /** Offset of result i in the call's result k. */
-    __device__ __forceinline__ int64_t place(int k, int64_t i) const
+    __device__ __forceinline__ int64_t result_offset(int k, int64_t i) const
     {
         return scattered ? offset(0, 0, i, outs[k]) : i;
     }
@@ -191,9 +191,9 @@ __device__ __forceinline__ void give(const reduction &r, const FOLD &fold, const
     if (parts)
         parts[(int64_t)blockIdx.y * r.results + result] = state;
     else if constexpr (requires { fold.give(state, result, result); })
-        fold.give(state, r.place(0, result), r.place(1, result));
+        fold.give(state, r.result_offset(0, result), r.result_offset(1, result));
     else
-        y[r.place(0, result)] = narrow<R>(fold.finish(state));
+        y[r.result_offset(0, result)] = narrow<R>(fold.finish(state));
 }
 
 /* ------------------------------------------------------------------------------- kernels ---- */
@@ -215,7 +215,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
             begin = (int64_t)blockIdx.y * r.share, end = begin + r.share,
             all = r.chunked ? r.count / length * r.run : r.count / unit;
     end = !some ? begin : end < all ? end : all;
-    auto place_of = [&](int64_t u) {
+    auto offset_of = [&](int64_t u) {
         if (r.ndim[1] == 1)
             return u * unit * step;
         int64_t q = r.by_run.of(u);
@@ -266,7 +266,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
             word_of<vec<T, V>> in[U];
 #pragma unroll
             for (int u = 0; u < U; u++)
-                in[u] = load_piece<T, V>(from + place_of(p + u * whole), between, r.aligned, V);
+                in[u] = load_piece<T, V>(from + offset_of(p + u * whole), between, r.aligned, V);
 #pragma unroll
             for (int u = 0; u < U; u++)
                 take(fold, state, unpacked<T, V>(from_word<vec<T, V>>(in[u])).at,
@@ -277,11 +277,11 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
             vec<T, V> piece;
             if (apiece)
                 piece = from_word<vec<T, V>>(
-                    load_piece<T, V>(from + place_of(p), between, r.aligned, n));
+                    load_piece<T, V>(from + offset_of(p), between, r.aligned, n));
             else
 #pragma unroll
                 for (int e = 0; e < V; e++)
-                    piece.at[e] = e < n ? from[place_of(p + e * apart)] : T();
+                    piece.at[e] = e < n ? from[offset_of(p + e * apart)] : T();
             take_some(piece, n, p * unit);
         }
     }

@@ -1,5 +1,5 @@
 /**
- * @file scan.cu  Running sums. A block processes a row, or 32 adjacent rows, in chunks in
+ * @file scan.cu  Cumulative sums. A block processes a row, or 32 adjacent rows, in chunks in
  * registers: threads add their own elements, the block scans these sums, and a carry (f64 for
  * floats) is passed to the next chunk. If there are too few rows for the device, rows are divided
  * into shares: a first launch sums each share, and every share starts with the sum of the shares

@@ -7,7 +7,7 @@
 using namespace ts;
 
 /** Stores x as element i of dtype f32, bf16 or f16. */
-static __device__ void leave(void *to, int64_t i, int dtype, float x)
+static __device__ void store_as(void *to, int64_t i, int dtype, float x)
 {
     switch (dtype) {
     case TS_BF16: ((bf16 *)to)[i] = narrow<bf16>(x); break;
@@ -37,7 +37,7 @@ static __global__ void __launch_bounds__(COLUMNS *SHARES)
         __syncthreads();
     }
     if (column < a.columns && threadIdx.y == 0)
-        leave(a.sums[blockIdx.y], column, a.dtypes[blockIdx.y], share[0][threadIdx.x]);
+        store_as(a.sums[blockIdx.y], column, a.dtypes[blockIdx.y], share[0][threadIdx.x]);
 }
 
 cudaError_t ts_cuda_add_lines(const ts_cuda_sums *sums, cudaStream_t stream)

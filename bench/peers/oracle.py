@@ -324,16 +324,22 @@ class Difference:
         self.exact = None if self.ref is None else self.ref[at].item()
 
 
-def wide(case):
-    """Returns a function that copies a tensor, in f64 if its elements count as real numbers."""
+def wide(case, layout):
+    """Returns a function that copies a tensor in a memory format, in f64 if its elements count as
+    real numbers."""
     mixed = any(is_float(t.dtype) for t in case.tensors())
 
     def change(t):
         whole = t.dtype in INTEGERS and (case.op.arithmetic or not mixed)
         if is_float(t.dtype) or (case.real and whole):
-            return t.detach().double().clone()
-        return t.detach().clone()
+            t = t.detach().double()
+        return t.detach().clone(memory_format=layout)
     return change
+
+
+def contiguous(t):
+    """A contiguous copy of t."""
+    return t.detach().clone(memory_format=torch.contiguous_format)
 
 
 def numbers(t):
@@ -378,21 +384,23 @@ def ulps_of(op, dtype):
 
 
 class Judge:
-    def __init__(self, case, ours, theirs):
-        self.case, self.ours, self.theirs = case, ours, theirs
+    """Compares the sides of a case. layout: the memory format of PyTorch's arguments in f64."""
+
+    def __init__(self, case, ours, theirs, layout=torch.preserve_format):
+        self.case, self.ours, self.theirs, self.layout = case, ours, theirs, layout
         self.reference, self.trials = None, None
         case.results, case.multiplies = ours.values, False
 
     def wide(self):
         if self.reference is None:
-            self.reference = run_torch(self.case, wide(self.case))
+            self.reference = run_torch(self.case, wide(self.case, self.layout))
         return self.reference
 
     def noise(self, order, i, shape):
         """How far rounding may move values of result i."""
         if self.trials is None:
             generator = torch.Generator().manual_seed(1)
-            change = wide(self.case)
+            change = wide(self.case, self.layout)
             modes = [Rounding(generator, *self.dtypes()) for _ in range(TRIALS)]
             modes.append(Rounding(None, *self.dtypes()))
             self.trials = [run_torch(self.case, change, mode) for mode in modes]
@@ -488,7 +496,15 @@ class Judge:
         there = f'; f64 {ref[at].item():.9g}' if ref is not None else ''
         text = (f'{what} {NAMES[a.dtype]}: {int(wrong.sum())} of {a.numel()} differ, at {at} ours '
                 f'{values[0]!r}, torch {values[1]!r}{there}{self.operands(at, a)}')
-        return Difference(case, 'value', text, order=order, a=a, b=b, ref=ref, wrong=wrong)
+        return Difference(case, 'value', text, order=order, a=a, b=b, ref=ref, wrong=wrong,
+                          agrees_for_copies=self.agrees_for_copies)
+
+    def agrees_for_copies(self):
+        """True if all results and gradients agree with PyTorch's for contiguous copies of the
+        tensors."""
+        theirs = run_torch(self.case, contiguous)
+        judge = Judge(self.case, self.ours, theirs, torch.contiguous_format)
+        return next(judge.differences(), None) is None
 
     def operands(self, at, result):
         """Text with the operands' values at position `at`, if they broadcast to the result."""
@@ -648,12 +664,13 @@ def run(options):
     seed, numbers_ = options.seed, range(options.cases)
     if options.case:
         seed, number = map(int, options.case.split(':'))
-        numbers_, names = [number], list(OPS)
+        numbers_ = [number]
     words = oracle_classes.documented(Path(__file__).parents[2] / 'docs' / 'differences.md')
     oracle_classes.check(words)
     if options.self_test:
         return self_test(library, options, names)
     counts, unexplained, shown = Counter(), 0, Counter()
+    chosen = f" --ops '{options.ops}'" if options.ops else ''
     begin = last = time.monotonic()
     for done, number in enumerate(numbers_):
         case, found = run_case(library, seed, number, names)
@@ -664,7 +681,7 @@ def run(options):
                 unexplained += 1
             if (label is None and shown[case.op.name, found.kind] < options.show) or options.case:
                 shown[case.op.name, found.kind] += 1
-                print(f'{label or "UNEXPLAINED"} --case {seed}:{number}: {case.text()}\n'
+                print(f'{label or "UNEXPLAINED"} --case {seed}:{number}{chosen}: {case.text()}\n'
                       f'    {found.kind}: {found.text}', flush=True)
         elif options.case:
             print(f'equal: {case.text()}')

@@ -371,3 +371,8 @@ def _(d):
 def _(d):
     return is_value(d) and d.order and any(not t.numel() for t in d.case.tensors()) and \
         (d.mine != d.mine or d.other != d.other)
+
+
+@explains('torch-strided-batch-norm')
+def _(d):
+    return is_value(d, 'batch_norm') and d.order > 0 and d.agrees_for_copies()

@@ -559,8 +559,8 @@ class GpuClock:
 class Bench:
     """The interface of sweep.run() for cases and times."""
 
-    def __init__(self, options, kind, place=None):
-        self.options, self.kind, self.place = options, kind, place
+    def __init__(self, options, kind, pin_threads=None):
+        self.options, self.kind, self.pin_threads = options, kind, pin_threads
         self.device = kind
         self.names = [ATTENTION] if options.suite == 'attention' else NAMES
         torch.set_grad_enabled(False)
@@ -580,7 +580,7 @@ class Bench:
         if self.kind == 'cpu':
             torch.set_num_threads(threads)
             self.c.ts_set_num_threads(threads)
-            self.place(torch, self.library, threads, self.options.realtime)
+            self.pin_threads(torch, self.library, threads, self.options.realtime)
             self.library.release()
             self.clock = CpuClock(SETTLE_S if threads > 1 else 0)
 

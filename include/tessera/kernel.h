@@ -152,7 +152,7 @@ TS_API ts_attention ts_kernel_attention(const ts_frame *frame);
  *
  *     y[p] = sum over k of weight[k] * x[p * stride - padding + k * dilation]
  *
- * Elements outside of x count as 0. x is (batch, channels, size), y (batch, features, places), and
+ * Elements outside of x count as 0. x is (batch, channels, size), y (batch, features, y_size), and
  * weight (features, channels / groups, kernel). A convolution computes y from x; a transposed
  * convolution computes x from y. There are always three spatial dims: if the tensors have fewer,
  * leading dims of size 1 are added.
@@ -162,7 +162,7 @@ typedef struct ts_convolution {
     int dims;                  /**< spatial dims of the tensors, 1 to 3 */
     int64_t batch, groups;
     int64_t channels, features; /**< channels of x, channels of y */
-    int64_t size[3], places[3]; /**< spatial sizes of x, spatial sizes of y */
+    int64_t size[3], y_size[3]; /**< spatial sizes of x, spatial sizes of y */
     int64_t kernel[3], stride[3], dilation[3];
     int64_t padding[3];         /**< zeros before x's first element */
 } ts_convolution;

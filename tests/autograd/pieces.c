@@ -126,7 +126,7 @@ static void check_parts(uint64_t seed, bool whole, bool inner, bool create)
         ck_assert_double_eq_tol(got[e], second[e], 1e-12 * (1 + fabs(second[e])));
 }
 
-TS_TEST(gradients_of_drawn_parts_are_summed_at_their_places, .loop = 8)
+TS_TEST(gradients_of_drawn_parts_are_summed_at_their_positions, .loop = 8)
 {
     for (uint64_t seed = 1; seed <= 60; seed++)
         check_parts(seed, _i & 1, _i & 2, _i & 4);

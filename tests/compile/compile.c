@@ -38,7 +38,7 @@ TS_TEST(stages_drop_calls_and_make_groups)
     set_stage("full");
 }
 
-/** Four groups, which running sums separate. */
+/** Four groups, which cumulative sums separate. */
 static ts_status four_groups(TRACED)
 {
     ts_tensor *t = in[0];

@@ -432,7 +432,7 @@ TS_TEST(a_replaced_reduction_leaves_its_group)
     ts_compiled_free(c);
 }
 
-/** Concatenates two running sums along dim *ctx, and returns a running sum of the result. */
+/** Concatenates two cumulative sums along dim *ctx, and returns a cumulative sum of the result. */
 static ts_status beside(TRACED)
 {
     const int *dim = ctx;

@@ -13,8 +13,8 @@
 
 enum { PROGRAMS = 100 }; /* per case; TS_TEST_PROGRAMS overrides it */
 
-/** A program that stops at its first error, and where it makes calls whose index is out of range,
- *  which only a kernel finds. */
+/** A program, and the calls before which it makes a call with an index out of range (`fails`),
+ *  which only a kernel detects. The program stops at its first error. */
 typedef struct failing {
     program p;
     bool fails[CALLS];
@@ -144,7 +144,7 @@ static const way ways[] = {
      LEAST([SKIPPED] = 1)},
 };
 
-/** A combination of the choices that may not change results. */
+/** A combination of the choices that must not change results. */
 typedef struct setting {
     uint32_t stage, threads, tile, bits; /* indices in the lists of choose() */
     bool emits;                          /* groups may be machine code */

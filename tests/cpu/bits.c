@@ -5,8 +5,8 @@
  *     variant avx2: fma
  *     always sum f32 3x70x33 layout 1 dims 5: 0123456789abcdef
  *
- * tests/cpu/variants.py compares the lines of two variants. Those that begin with `always` are the
- * same in each; those that begin with `fma` in all that have fused multiply-adds.
+ * tests/cpu/variants.py compares the lines of two variants. Lines that begin with `always` are
+ * equal in all variants; lines that begin with `fma` in all variants with fused multiply-adds.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/isa.h"

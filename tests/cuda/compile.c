@@ -1,5 +1,5 @@
-/** @file compile.c  Compiled functions on a GPU, call by call and as graphs: the bits of calls, one
- * plan, memory returned. */
+/** @file compile.c  Compiled functions on a GPU, call by call and as graphs: results have the bits
+ * of eager calls, and plans are made once and release their memory. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/explains.h"
 #include "tests/cuda/bits.h"

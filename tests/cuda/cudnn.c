@@ -127,7 +127,7 @@ void ts_scratch_give(ts_device where, void *data, int64_t bytes)
 /** A 3 x 3 convolution with stride 2 and 2 groups. */
 static const ts_convolution strided = {
     .dims = 2, .batch = 4, .groups = 2, .channels = 32, .features = 64, .size = {1, 8, 9},
-    .places = {1, 4, 5}, .kernel = {1, 3, 3}, .stride = {1, 2, 2}, .dilation = {1, 1, 1},
+    .y_size = {1, 4, 5}, .kernel = {1, 3, 3}, .stride = {1, 2, 2}, .dilation = {1, 1, 1},
     .padding = {0, 1, 1}};
 
 static ts_frame frame;

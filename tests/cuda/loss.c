@@ -5,15 +5,17 @@
 
 #include <math.h>
 
-/** One call: logits (rows, classes) of a dtype, the requested results, and the alignment. */
+/** One call over logits (rows, classes). */
 typedef struct wide {
     int64_t rows, classes;
     ts_dtype dtype;
     ts_loss_opts opts;
-    bool odd, short_target; /* logits from an address that is not a multiple of 16; i32 targets */
+    bool odd;          /* the logits begin at an address that is not a multiple of 16 */
+    bool short_target; /* the targets are i32 */
 } wide;
 
-/** Uninitialised logits (rows, classes), contiguous, from element 0 (odd: 1) of their memory. */
+/** Uninitialised contiguous logits (rows, classes), which begin at element 0 of their memory, or at
+ *  element 1 if `odd`. */
 static ts_tensor *rows_on(const wide *w, ts_device device)
 {
     ts_tensor *all = ts_empty_on(TS_SIZES(w->rows * w->classes + 1), w->dtype, device);

@@ -34,7 +34,7 @@ static bool register_and_use(const ts_backend *b)
     return true;
 }
 
-/** Registers backends whose install fails, so that each gives its key back. */
+/** Registers backends whose install fails, so that the registry releases their keys. */
 static bool fail_to_register(void)
 {
     static char names[BAD][24];

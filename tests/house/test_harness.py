@@ -67,7 +67,7 @@ class Harness(unittest.TestCase):
     def test_a_crash_after_samples_is_a_failure_of_its_own(self):
         self.counted("samples_then", 2, 1, 0, status=1, kinds=["samples=2"])
 
-    def test_checks_of_other_kinds_are_counted_apart_and_their_case_as_one(self):
+    def test_checks_of_other_kinds_have_counts_of_their_own_beside_their_case(self):
         for fork in ("yes", "no"):
             self.counted("checks_that_pass", 1, 0, 0, status=0,
                          kinds=["gradients=4", "fault_points=7"], CK_FORK=fork)
@@ -79,14 +79,14 @@ class Harness(unittest.TestCase):
         self.counted("", 6 + 2 + 1 + 11 + 5 + 2 + 1, 1 + 1 + 1 + 3 + 1 + 1, 1 + 2, status=1,
                      kinds=["samples=22", "gradients=4", "fault_points=16"])
 
-    def test_cases_where_threads_meet_can_be_had_alone(self):
+    def test_cases_with_threads_can_be_listed_alone(self):
         _, _, output = run("--list", "--threads")
         self.assertEqual(output.split(), ["counts_in_a_thread"])
         for fork in ("yes", "no"):
             returned, line, _ = run("--threads", CK_FORK=fork)
             self.assertEqual((returned, line[:3]), (0, ["1", "0", "0"]))
 
-    def test_a_failed_case_without_fork_runs_no_ends_of_blocks(self):
+    def test_a_failed_case_without_fork_runs_no_cleanup_handlers(self):
         returned, line, output = run("fails_an_assertion", CK_FORK="no")
         self.assertEqual((returned, line[:3]), (1, ["0", "1", "0"]), output)
 

@@ -3,16 +3,16 @@
  * results.
  *
  * generate.py writes a caller for each function that the headers declare. Operators are also called
- * by ts_call_boxed(). Most calls are single. Others form rows, whose calls share tensors, objects
- * and scopes, partly in a second thread. Some rows run in several threads at once, over shared
- * tensors, graphs and files that all threads only read; and some in a new process, where they may
- * change the registry and other global state. A row depends only on its seed and number. Hence the
- * options `--seed S --from K --calls 1` repeat it, except for the order of threads.
+ * by ts_call_boxed(). A row is one call, or several calls that share tensors, objects and scopes,
+ * of which some run in a second thread. Some rows run in several threads at once, over shared
+ * tensors, graphs and files that all threads only read. Other rows run in a new process, where they
+ * may change the registry and other global state. A row depends only on its seed and number, so the
+ * options `--seed S --from K --calls 1` repeat the row, except for the order of threads.
  *
  * A call must not crash, hang or use much memory. A call that fails leaves a record with a code and
- * a printable message that begins with the name of a function. It changes no tensor, no place for a
- * result and no mode of the thread. A call that succeeds leaves no record. After a row, memory in
- * use is the same as before.
+ * a printable message that begins with the name of a function. It changes no tensor, writes no
+ * result and changes no mode of the thread. A call that succeeds leaves no record. After a row,
+ * memory in use is the same as before.
  */
 // SPDX-License-Identifier: MIT
 #include <inttypes.h>

@@ -492,7 +492,7 @@ TS_TEST(errors_name_the_argument_and_what_was_expected)
     ck_assert_int_eq(ts_linear_backward(NULL, TS_NONE, b, &gx, NULL, NULL), TS_ERR_NULL);
 }
 
-/* Integers wrap, so the order of the sums and the place of alpha do not matter. */
+/* Integers wrap, so neither the order of the sums nor of the factor alpha matters. */
 TS_TEST(drawn_addmm_of_integers_wraps, .loop = 120)
 {
     static const ts_dtype dtypes[] = {TS_I64, TS_I32, TS_U8};

@@ -143,7 +143,7 @@ TS_TEST(joined_rows_change_no_value)
 
 /* Vectors of contiguous rows may hold elements of the next rows; those of channels-last images hold
  * channels. */
-TS_TEST(maxima_of_short_rows_have_the_same_places_in_both_layouts)
+TS_TEST(maxima_of_short_rows_have_the_same_indices_in_both_layouts)
 {
     static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16};
     uint64_t state = seed();

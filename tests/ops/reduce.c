@@ -232,7 +232,7 @@ TS_TEST(all_and_any_of_floats_integers_and_nothing)
     ck_assert_double_eq(element(ts_any(none), 0), 0);
 }
 
-TS_TEST(nothing_reduces_to_the_neutral_element)
+TS_TEST(an_empty_tensor_reduces_to_the_neutral_element)
 {
     TS_SCOPE;
     ts_tensor *t = ts_zeros(TS_SIZES(0, 3), TS_F32);
@@ -317,7 +317,7 @@ TS_TEST(threads_do_not_change_a_bit)
     }
 }
 
-/* The bits of a column among several do not depend on their number. */
+/* The bits of a column's result do not depend on the number of columns. */
 TS_TEST(columns_have_the_bits_of_columns_among_many, .loop = 30)
 {
     static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16};
@@ -509,7 +509,7 @@ static ts_tensor *slope(ts_tensor *y, ts_tensor *x)
     return ts_to(ts_grad(x), TS_F64);
 }
 
-TS_TEST(gradients_of_lengths_are_small_where_their_parts_are_not)
+TS_TEST(gradients_of_norm_and_std_fit_f16_where_their_factors_overflow)
 {
     for (int power = -20; power < -12; power++) { /* 1 / length overflows f16 */
         TS_SCOPE;
@@ -526,7 +526,7 @@ TS_TEST(gradients_of_lengths_are_small_where_their_parts_are_not)
     }
 }
 
-TS_TEST(gradients_of_extremes_are_shared_among_more_than_a_half_counts)
+TS_TEST(gradients_of_amax_are_shared_by_more_elements_than_a_half_can_count)
 {
     for (int d = TS_BF16; d <= TS_F16; d++) {
         TS_SCOPE;

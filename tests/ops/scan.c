@@ -1,8 +1,8 @@
-/** @file scan.c  Running sums: public forms, wrapping, precision of long sums. */
+/** @file scan.c  Cumulative sums: public forms, wrapping, precision of long sums. */
 // SPDX-License-Identifier: MIT
 #include "tests/ops/values.h"
 
-TS_TEST(running_sums_by_form)
+TS_TEST(cumulative_sums_in_each_form)
 {
     ts_tensor *t = count_up(TS_SIZES(2, 3), TS_F32);
     EXPECT(ts_cumsum(t, 1), 0, 1, 3, 3, 7, 12);

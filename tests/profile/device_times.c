@@ -87,7 +87,7 @@ TS_TEST(rows_of_work_after_the_last_step_are_part_of_the_busy_time)
     ts_profile_free(p);
 }
 
-/** Steps before the first recorded one leave no device time. */
+/** The profile drops work of steps before the first recorded step. */
 TS_TEST(work_before_the_first_recorded_step_is_dropped)
 {
     BEGIN;
@@ -219,7 +219,8 @@ TS_TEST(lost_records_are_counted_and_make_the_verdict_unreliable)
     ts_profile_free(p);
 }
 
-/** Work without a tag counts as busy time but belongs to no row, not even by its time. */
+/** Work without a tag counts as busy time, but belongs to no row, even if it ran between works of
+ *  one row. */
 TS_TEST(work_without_a_tag_belongs_to_no_row)
 {
     BEGIN;

@@ -23,7 +23,7 @@ EXPORT void fake_wait(bool allocates, int64_t begin, int64_t end);
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t records[ALL][RECORD];
 static int count;
-static bool enabled[64], called_back[3][APIS]; /* called_back: API calls, by domain and id */
+static bool enabled[64], called_back[3][APIS]; /* APIs with callbacks, by domain and id */
 static uint32_t correlation;
 static void (*request)(uint8_t **buffer, size_t *bytes, size_t *most);
 static void (*complete)(void *context, uint32_t stream, uint8_t *buffer, size_t bytes,

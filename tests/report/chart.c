@@ -35,7 +35,7 @@ static bool xml_text_ok(const char *from, const char *end)
     return true;
 }
 
-/* Attributes name="value" up to the tag's end; returns the place of '>' or NULL. */
+/* Checks attributes name="value" up to the tag's end. Returns a pointer to '>', or NULL. */
 static const char *xml_attributes(const char *c, bool *empty)
 {
     for (;;) {

@@ -1097,7 +1097,7 @@ TS_API ts_tensor *ts_min_dim(ts_tensor *self, int dim, bool keepdim, ts_tensor *
 
 /* ---------------------------------------------------------------------------------- scan ---- */
 /*
- * Running sums along a dim. Errors: TS_ERR_INDEX (dim out of range), TS_ERR_DTYPE, TS_ERR_SHAPE
+ * Cumulative sums along a dim. Errors: TS_ERR_INDEX (dim out of range), TS_ERR_DTYPE, TS_ERR_SHAPE
  * (`out` does not fit), TS_ERR_MEMORY.
  */
 
