@@ -3,6 +3,7 @@
 #include "backends/cpu/loops.h"
 #include "backends/cpu/bytes.h"
 #include "backends/cpu/isa.h"
+#include "backends/cpu/tiling.h"
 #include "core/parallel.h"
 
 #include <string.h>
@@ -320,7 +321,7 @@ void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int 
 {
     if (it->numel < BLOCK / 4 || !has_short_runs(it))
         run_each(it, loop, params, cost);
-    else
+    else if (!ts_cpu_run_tiles(it, loop, params, cost))
         run_by_blocks(it, loop, params, cost, 0);
 }
 
