@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/bytes.h"
 #include "backends/cpu/copy.h"
+#include "backends/cpu/tiling.h"
 #include "core/convert.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
@@ -383,6 +384,58 @@ static void transpose_strips(void *ctx, int64_t begin, int64_t end)
     }
 }
 
+/** Blocks of few elements whose order changes: the innermost dims of a space. */
+typedef struct shuffle {
+    int64_t count;
+    int64_t from[512]; /* distance of each element from the block's first in the source, in bytes */
+} shuffle;
+
+/* The loop of one block of `count` elements per step. */
+#define SHUFFLE(T, name)                                                                          \
+    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)             \
+    {                                                                                             \
+        const shuffle *f = params;                                                                \
+        int64_t count = f->count;                                                                 \
+        for (int64_t k = 0; k < n; k++) {                                                         \
+            T *to = (T *)(d[0] + k * s[0]);                                                       \
+            const char *from = d[1] + k * s[1];                                                   \
+            TS_INDEPENDENT                                                                        \
+            for (int64_t i = 0; i < count; i++)                                                   \
+                to[i] = *(const T *)(from + f->from[i]);                                          \
+        }                                                                                         \
+    }
+SHUFFLE(uint8_t, shuffle_8)
+SHUFFLE(uint16_t, shuffle_16)
+SHUFFLE(uint32_t, shuffle_32)
+SHUFFLE(uint64_t, shuffle_64)
+
+/** Copies a space whose two innermost dims or more are dense in the destination and have few
+ *  elements together. Returns false, and copies nothing, for other spaces. */
+static bool shuffle_blocks(const ts_iter *it, int item)
+{
+    static const ts_loop loops[9] = {
+        [1] = shuffle_8, [2] = shuffle_16, [4] = shuffle_32, [8] = shuffle_64};
+    shuffle f = {.count = 1};
+    ts_iter rest = *it;
+    int m = 0;
+    for (; m < it->ndim && it->strides[m][0] == f.count * item &&
+           f.count * it->sizes[m] <= (int64_t)TS_COUNTOF(f.from);
+         m++)
+        f.count *= it->sizes[m];
+    if (m < 2 || m == it->ndim || f.count < 8)
+        return false;
+    f.from[0] = 0;
+    for (int64_t d = 0, filled = 1; d < m; filled *= it->sizes[d++])
+        for (int64_t i = filled; i < filled * it->sizes[d]; i++)
+            f.from[i] = f.from[i - filled] + it->strides[d][1];
+    rest.ndim -= m;
+    rest.numel /= f.count;
+    memmove(rest.sizes, it->sizes + m, (size_t)rest.ndim * sizeof *rest.sizes);
+    memmove(rest.strides, it->strides + m, (size_t)rest.ndim * sizeof *rest.strides);
+    ts_cpu_run_each(&rest, loops[item], &f, 2 * (int)f.count);
+    return true;
+}
+
 static void move(ts_iter *it, int item)
 {
     static const ts_loop moves[9] = {[1] = move_8, [2] = move_16, [4] = move_32, [8] = move_64};
@@ -404,13 +457,16 @@ static void move(ts_iter *it, int item)
     for (int d = 1; to && !same && d < it->ndim; d++) {
         if (it->strides[d][1] != item)
             continue;
+        if (ts_min64(it->sizes[0], it->sizes[d]) < 4 && shuffle_blocks(it, item))
+            return;
         transposition t = {it, d};
         int64_t strips =
             ts_ceil_div(it->sizes[d], STRIP) * (it->numel / (it->sizes[0] * it->sizes[d]));
         ts_parallel_for(strips, 65536 / (it->sizes[0] * item * STRIP) + 1, transpose_strips, &t);
         return;
     }
-    ts_cpu_run_ragged(it, moves[item], NULL, 2);
+    if (!shuffle_blocks(it, item))
+        ts_cpu_run_ragged(it, moves[item], NULL, 2);
 }
 
 /** Copies operand 1 of the space to operand 0, converted. */
