@@ -55,8 +55,6 @@ static bool is_small_weight(const job *b, const image *v, int64_t channels, int6
 static bool suits_tiles(const job *b, bool last, const image *v, int64_t rows, int64_t channels,
                         int64_t k)
 {
-    if (b->dtype == TS_BF16)
-        return true;
     if (VEC_ISA == VEC_IS_baseline || b->dtype != TS_F32 || k < 8)
         return false;
     return last ? rows >= 4
@@ -199,9 +197,10 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     int64_t pixel = 0;
     bool in_place = windows_are_pixels(&w) && is_matrix(&from, a, c->batch, channels, w.by_window,
                                                         &chunks, &pixel);
-    bool half = b->dtype == TS_BF16;
+    bool half = b->dtype == TS_BF16; /* suits_pairs(): only tiles multiply bf16 */
     bool tiled = half || (!in_place && suits_tiles(b, last, &from, rows, channels, k));
-    if (tiled ? !last || (half && from.c != 1) : !in_place && from.c != 1 && suits_windows(b, a, &from, rows, channels)) {
+    if (tiled ? half || !last
+              : !in_place && from.c != 1 && suits_windows(b, a, &from, rows, channels)) {
         w.from = interleaved(b, &from, channels, s);
         w.by_window = true;
     }

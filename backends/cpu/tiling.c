@@ -1,4 +1,4 @@
-/** @file tiling.c  Runs pointwise loops over spaces whose operands are dense along different dims. */
+/** @file tiling.c  Pointwise loops over spaces whose operands are dense along different dims. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/tiling.h"
 #include "backends/cpu/isa.h"
