@@ -313,9 +313,9 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
                     int64_t wide = ts_ceil_div(most, A_L) * A_L;
                     for (int64_t i = 0; by_rows && i < rows; i++) {
                         A_(multiply_row)(pb + i * tile, q_from + i * s->q.row, k_from, s->k.row,
-                                     s->depth, most, scale);
+                                         s->depth, most, scale);
                         A_(multiply_row)(db + i * tile, g_from + i * s->g.row, v_from, s->v.row,
-                                     s->value_depth, most, 1);
+                                         s->value_depth, most, 1);
                     }
                     if (!by_rows) {
                         A_(multiply)(rows, wide, s->depth, q_from + row * s->q.row, s->q.row, 1,

@@ -66,7 +66,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
 {
     const tiling *t = ctx;
     const ts_iter *it = t->it;
-    char memory[TILE_BYTES] __attribute__((aligned(64)));
+    char memory[TILE_BYTES + TURNED * TILE_LINE] __attribute__((aligned(TILE_LINE)));
     int64_t across = ts_ceil_div(it->sizes[0], t->columns),
             down = ts_ceil_div(it->sizes[t->dim], t->rows);
     for (; begin < end; begin++) {
@@ -92,7 +92,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
                 t->transpose(room, next[k], data[k], it->strides[0][k], rows, columns,
                              it->items[k]);
                 data[k] = room;
-                room += rows * next[k];
+                room += ts_ceil_div(rows * next[k], TILE_LINE) * TILE_LINE;
             }
         }
         if (t->merged) {
