@@ -78,6 +78,27 @@ static int64_t statistic(const attention *s, const part *at, int64_t head, int64
 
 #define A_AT(x, b, h) ((A_T *)(x).data + (b) * (x).batch + (h) * (x).head)
 
+/* Sets r to the transpose of the block from (rows, lanes) of at most A_L by A_L elements, padded
+ * with zeros. */
+VEC_FN void block_f32(vf r[VF_LANES], const float *from, int64_t row, int64_t rows, int64_t lanes)
+{
+    if (rows == VF_LANES && lanes == VF_LANES)
+        TS_UNROLL(16) for (int i = 0; i < VF_LANES; i++) r[i] = vf_load(from + i * row);
+    else
+        for (int64_t i = 0; i < VF_LANES; i++)
+            r[i] = i < rows ? vf_load_n(from + i * row, lanes) : vf_zero();
+    vf_transpose(r);
+}
+VEC_FN void block_f64(vd r[VD_LANES], const double *from, int64_t row, int64_t rows, int64_t lanes)
+{
+    double column[VD_LANES];
+    for (int64_t i = 0; i < VD_LANES; i++) {
+        for (int64_t j = 0; j < VD_LANES; j++)
+            column[j] = i < lanes && j < rows ? from[j * row + i] : 0;
+        r[i] = vd_load(column);
+    }
+}
+
 #define A_T float
 #define A_V vf
 #define A_L VF_LANES
@@ -87,6 +108,7 @@ static int64_t statistic(const attention *s, const part *at, int64_t head, int64
 #define A_EXP vf_exp
 #define A_FIRST vm_first_n
 #define A_TRANSPOSE vf_pack_transposed
+#define A_BLOCK block_f32
 #include "backends/cpu/attention_loops.h"
 #undef A_T
 #undef A_V
@@ -97,6 +119,7 @@ static int64_t statistic(const attention *s, const part *at, int64_t head, int64
 #undef A_EXP
 #undef A_FIRST
 #undef A_TRANSPOSE
+#undef A_BLOCK
 
 VEC_FN vd exp_f64(vd x)
 {
@@ -123,6 +146,7 @@ VEC_FN void transpose_f64(double *to, int64_t width, const double *from, int64_t
 #define A_EXP exp_f64
 #define A_FIRST vdm_first_n
 #define A_TRANSPOSE transpose_f64
+#define A_BLOCK block_f64
 #include "backends/cpu/attention_loops.h"
 
 /* ----------------------------------------------------------------------------- kernels ---- */

@@ -5,6 +5,7 @@
  *   A_(name)   a function of this type   A_P(name)  a primitive of vec.h: vf_name or vd_name
  *   A_FIRST(n) mask of the first n lanes A_TRANSPOSE packs a transpose, as vf_pack_transposed()
  *   A_MICRO    table of micro-kernels    A_EXP      vector exponential
+ *   A_BLOCK    transposes a block of A_L by A_L elements in registers
  *
  * A part is a batch element or a packed sequence. The full score matrix is never stored: a task
  * processes tiles of rows and keys that fit in cache. K is scaled when it is packed, so forward and
@@ -121,6 +122,29 @@ static void A_(multiply_weights)(int64_t m, int64_t n, int64_t k, const A_T *a, 
         }
 }
 
+/** Products of the row a with n rows of b, `row` elements apart, times scale; all rows have k
+ * elements. Fills the last vector of c with zeros. The bits are those of multiply() with
+ * pack_transposed(b), but blocks of b are transposed in registers. */
+static void A_(multiply_row)(A_T *c, const A_T *a, const A_T *b, int64_t row, int64_t k, int64_t n,
+                             A_T scale)
+{
+    for (int64_t j = 0; j < n; j += A_L, b += A_L * row) {
+        int64_t rows = ts_min64(A_L, n - j);
+        A_V sum = A_P(zero)(), r[A_L];
+        for (int64_t p = 0, lanes; p < k; p += lanes) {
+            lanes = ts_min64(A_L, k - p);
+            A_BLOCK(r, b + p, row, rows, lanes);
+            if (lanes == A_L)
+                TS_UNROLL(16) for (int i = 0; i < A_L; i++)
+                    sum = A_P(fma)(A_P(set1)(a[p + i]), r[i] * A_P(set1)(scale), sum);
+            else
+                for (int64_t i = 0; i < lanes; i++)
+                    sum = A_P(fma)(A_P(set1)(a[p + i]), r[i] * A_P(set1)(scale), sum);
+        }
+        A_P(store)(c + j, rows == A_L ? sum : A_P(select)(A_FIRST(rows), sum, A_P(zero)()));
+    }
+}
+
 /** Scales n contiguous elements. */
 static void A_(scale)(A_T *x, int64_t n, A_T factor)
 {
@@ -153,7 +177,9 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
     int64_t begin = A_(left_of_window)(s, at, first, 0, seen);
     for (int64_t key = begin; key < seen; key += s->tile) {
         int64_t keys = ts_min64(s->tile, seen - key);
-        A_(pack_transposed)(kt, k_all + key * s->k.row, s->k.row, s->depth, keys, (A_T)s->c.scale);
+        const A_T *k_tile = k_all + key * s->k.row;
+        if (count > 1)
+            A_(pack_transposed)(kt, k_tile, s->k.row, s->depth, keys, (A_T)s->c.scale);
         const A_T *v_tile = v_all + key * s->v.row;
         /* a single block reads the values in place: packing costs more than its product */
         bool in_place = blocks == 1 && s->value_depth % A_L == 0 &&
@@ -165,8 +191,11 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
             int64_t most = A_(visible)(s, at, first + row + rows - 1, key, keys);
             if (!most)
                 continue;
-            A_(multiply)(rows, ts_ceil_div(most, A_L) * A_L, s->depth, q + row * s->q.row, s->q.row,
-                         1, kt, s->depth, x, s->tile, false);
+            if (count == 1)
+                A_(multiply_row)(x, q, k_tile, s->k.row, s->depth, most, (A_T)s->c.scale);
+            else
+                A_(multiply)(rows, ts_ceil_div(most, A_L) * A_L, s->depth, q + row * s->q.row,
+                             s->q.row, 1, kt, s->depth, x, s->tile, false);
             for (int64_t i = 0; i < rows; i++) {
                 int64_t at_row = first + row + i, n = A_(visible)(s, at, at_row, key, keys);
                 if (s->masked && n)
@@ -251,14 +280,17 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
     A_T *delta = ds + chunk * tile; /* (share, rows) */
     A_T scale = (A_T)s->c.scale;
     bool finite_k = true, finite_q = true, finite_g = true;
+    bool by_rows = at->rows * s->share <= 2; /* packing would cost more than the products */
     for (int64_t h = 0; h < s->share; h++)
         A_(deltas)(s, delta + h * at->rows, at, shared * s->share + h);
     for (int64_t key = 0; key < at->keys; key += tile) {
         int64_t keys = ts_min64(tile, at->keys - key), key_blocks = A_(blocks)(keys);
-        const A_T *k_from = A_KEYS(s->k, at, shared) + key * s->k.row;
-        A_(pack_transposed)(kt, k_from, s->k.row, s->depth, keys, scale);
-        A_(pack_transposed)(vt, A_KEYS(s->v, at, shared) + key * s->v.row, s->v.row, s->value_depth,
-                            keys, 1);
+        const A_T *k_from = A_KEYS(s->k, at, shared) + key * s->k.row,
+                  *v_from = A_KEYS(s->v, at, shared) + key * s->v.row;
+        if (!by_rows) {
+            A_(pack_transposed)(kt, k_from, s->k.row, s->depth, keys, scale);
+            A_(pack_transposed)(vt, v_from, s->v.row, s->value_depth, keys, 1);
+        }
         if (s->dq.data)
             finite_k = A_(pack)(k, k_from, s->k.row, keys, s->depth, scale);
         bool added = s->zeroed; /* dk and dv of these keys are initialized: add to them */
@@ -279,10 +311,18 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
                     int64_t most = A_(visible)(s, at, first + row + rows - 1, key, keys);
                     A_T *pb = p + row * tile, *db = ds + row * tile;
                     int64_t wide = ts_ceil_div(most, A_L) * A_L;
-                    A_(multiply)(rows, wide, s->depth, q_from + row * s->q.row, s->q.row, 1, kt,
-                                 s->depth, pb, tile, false);
-                    A_(multiply)(rows, wide, s->value_depth, g_from + row * s->g.row, s->g.row, 1,
-                                 vt, s->value_depth, db, tile, false);
+                    for (int64_t i = 0; by_rows && i < rows; i++) {
+                        A_(multiply_row)(pb + i * tile, q_from + i * s->q.row, k_from, s->k.row,
+                                         s->depth, most, scale);
+                        A_(multiply_row)(db + i * tile, g_from + i * s->g.row, v_from, s->v.row,
+                                         s->value_depth, most, 1);
+                    }
+                    if (!by_rows) {
+                        A_(multiply)(rows, wide, s->depth, q_from + row * s->q.row, s->q.row, 1,
+                                     kt, s->depth, pb, tile, false);
+                        A_(multiply)(rows, wide, s->value_depth, g_from + row * s->g.row,
+                                     s->g.row, 1, vt, s->value_depth, db, tile, false);
+                    }
                     for (int64_t i = 0; i < rows; i++) {
                         int64_t r = first + row + i, n = A_(visible)(s, at, r, key, keys);
                         if (s->masked || s->c.dropout_p > 0)

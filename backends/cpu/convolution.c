@@ -20,6 +20,7 @@
 #include "backends/cpu/loops.h"
 #include "backends/cpu/depthwise.h"
 #include "backends/cpu/direct.h"
+#include "backends/cpu/isa.h"
 #include "backends/cpu/patches.h"
 #include "backends/cpu/window_tiles.h"
 #include "core/alloc.h"
@@ -196,8 +197,10 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     int64_t pixel = 0;
     bool in_place = windows_are_pixels(&w) && is_matrix(&from, a, c->batch, channels, w.by_window,
                                                         &chunks, &pixel);
-    bool tiled = !in_place && suits_tiles(b, last, &from, rows, channels, k);
-    if (tiled ? !last : !in_place && from.c != 1 && suits_windows(b, a, &from, rows, channels)) {
+    bool half = b->dtype == TS_BF16; /* suits_pairs(): only tiles multiply bf16 */
+    bool tiled = half || (!in_place && suits_tiles(b, last, &from, rows, channels, k));
+    if (tiled ? half || !last
+              : !in_place && from.c != 1 && suits_windows(b, a, &from, rows, channels)) {
         w.from = interleaved(b, &from, channels, s);
         w.by_window = true;
     }
@@ -210,11 +213,11 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     bool direct = is_matrix(&to, a, c->batch, rows, last, &chunks, &step);
     if (tiled) {
         direct = direct && last;
-        tiles t = {.w = w, .to = to, .weight = (float *)m.matrix, .rows = rows, .depth = k,
-                   .bias = b->bias ? (const float *)b->bias->data + group * rows : NULL,
-                   .all = chunks.all, .step = step, .direct = direct};
-        t.packed = (float *)take(s, plan_tiles(&t) * b->item);
-        t.scratch = (float *)take(s, t.workers * t.worker_floats * b->item);
+        tiles t = {.w = w, .to = to, .weight = m.matrix, .rows = rows, .depth = k,
+                   .bias = b->bias ? (char *)b->bias->data + group * rows * b->item : NULL,
+                   .all = chunks.all, .step = step, .direct = direct, .item = b->item};
+        t.packed = take(s, plan_tiles(&t));
+        t.scratch = take(s, t.workers * t.worker_bytes);
         if (s->allocated)
             run_tiles(&t);
         s->used = used;
@@ -630,11 +633,30 @@ static ts_status run(ts_frame *f, const job *jobs, const maker *makers, int n, t
     return status;
 }
 
+/** True if a call of bf16 is a product of pairs of elements (AVX512_BF16). */
+static bool suits_pairs(const job *b)
+{
+    axis a[3];
+    bool transposed = b->c.transposed;
+    if (VEC_ISA != VEC_IS_avx512 || !ts_cpu_has_bf16() || is_depthwise(&b->c) ||
+        (transposed && has_patches(&b->c)))
+        return false;
+    int64_t forms = transposed ? ts_kernel_window_forms(b->frame) : 1;
+    for (int64_t form = 0; form < forms; form++) {
+        ts_kernel_windows(b->frame, transposed ? form : -1, a);
+        if (is_direct(b, a, transposed))
+            return false;
+    }
+    return true;
+}
+
 static ts_status convolution(ts_frame *f)
 {
     if (!f->rets[0].t->numel)
         return TS_OK;
     job b = job_of(f, f->args[0].t, f->rets[0].t, f->args[1].t);
+    if (b.dtype == TS_BF16 && !suits_pairs(&b))
+        return ts_run_widened(f);
     ts_tensor *bias = f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL;
     TS_SCOPE;
     if (bias && !(bias->flags & TS_TENSOR_CONTIGUOUS))
@@ -665,5 +687,5 @@ static ts_status convolution_backward(ts_frame *f)
 }
 
 TS_CPU_FAMILY(convolution,
-    {TS_OP_convolution, convolution, {TS_DT_FLOATS, TS_TAKES_STRIDES}},
+    {TS_OP_convolution, convolution, {TS_DT_FLOATS | TS_DT(TS_BF16), TS_TAKES_STRIDES}},
     {TS_OP_convolution_backward, convolution_backward, {TS_DT_FLOATS, TS_TAKES_STRIDES}})

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/bytes.h"
 #include "backends/cpu/copy.h"
+#include "backends/cpu/tiling.h"
 #include "core/convert.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
@@ -300,10 +301,10 @@ static void move_rows(void *ctx, int64_t begin, int64_t end)
 }
 
 /* Transposes an L x L tile in registers: log2(L) perfect shuffles of the rows. */
-#define TRANSPOSE(T, L, name)                                                                     \
+#define TILE(T, L, name)                                                                          \
     typedef T name##_row __attribute__((vector_size(L * sizeof(T)), may_alias));                  \
     typedef name##_row name##_row_unaligned __attribute__((aligned(sizeof(T))));                  \
-    VEC_FN void name##_tile(char *to, int64_t to_step, const char *from, int64_t from_step)       \
+    VEC_FN void name(char *to, int64_t to_step, const char *from, int64_t from_step)              \
     {                                                                                             \
         name##_row a[L], b[L];                                                                    \
         TS_UNROLL(16) for (int i = 0; i < L; i++)                                                 \
@@ -318,27 +319,47 @@ static void move_rows(void *ctx, int64_t begin, int64_t end)
         }                                                                                         \
         TS_UNROLL(16) for (int i = 0; i < L; i++)                                                 \
             *(name##_row_unaligned *)(to + i * to_step) = a[i];                                   \
-    }                                                                                             \
-    /* tasks: strips of L rows of the destination, over all other dims */                         \
-    static void name(void *ctx, int64_t begin, int64_t end)                                       \
+    }
+
+/* Transposes a matrix by large tiles, small tiles, and single elements at the edges. */
+#define TRANSPOSE(T, LARGE, SMALL, name)                                                          \
+    TILE(T, LARGE, name##_large)                                                                  \
+    TILE(T, SMALL, name##_small)                                                                  \
+    static void name(char *to, int64_t to_row, const char *from, int64_t from_row, int64_t rows,  \
+                     int64_t columns)                                                             \
     {                                                                                             \
-        const transposition *t = ctx;                                                             \
-        const ts_iter *it = t->it;                                                                \
-        int64_t na = it->sizes[0], nb = it->sizes[t->dim], strips = ts_ceil_div(nb, L);           \
-        int64_t tb = it->strides[t->dim][0], fa = it->strides[0][1], z = sizeof(T);               \
-        for (; begin < end; begin++) {                                                            \
-            int64_t to, from, b = begin % strips * L, a = 0;                                      \
-            offsets(it, 1, t->dim, begin / strips, &to, &from);                                   \
-            char *out = it->data[0] + to + b * tb;                                                \
-            const char *in = it->data[1] + from + b * z;                                          \
-            int64_t rows = ts_min64(L, nb - b);                                                   \
-            for (; rows == L && a + L <= na; a += L)                                              \
-                name##_tile(out + a * z, tb, in + a * fa, fa);                                    \
-            for (; a < na; a++)                                                                   \
-                for (int64_t r = 0; r < rows; r++)                                                \
-                    *(T *)(out + r * tb + a * z) = *(const T *)(in + a * fa + r * z);             \
+        const int64_t z = sizeof(T);                                                              \
+        for (int64_t r = 0, high; r < rows; r += high) {                                          \
+            int64_t c = 0;                                                                        \
+            high = rows - r >= LARGE ? LARGE : rows - r >= SMALL ? SMALL : rows - r;              \
+            char *out = to + r * to_row;                                                          \
+            const char *in = from + r * z;                                                        \
+            for (; high == LARGE && c + LARGE <= columns; c += LARGE)                             \
+                name##_large(out + c * z, to_row, in + c * from_row, from_row);                   \
+            for (; high >= SMALL && c + SMALL <= columns; c += SMALL)                             \
+                for (int64_t i = 0; i < high; i += SMALL)                                         \
+                    name##_small(out + i * to_row + c * z, to_row, in + c * from_row + i * z,     \
+                                 from_row);                                                       \
+            for (; c < columns; c++)                                                              \
+                for (int64_t i = 0; i < high; i++)                                                \
+                    *(T *)(out + i * to_row + c * z) = *(const T *)(in + c * from_row + i * z);   \
         }                                                                                         \
     }
+TRANSPOSE(uint8_t, 16, 8, transpose_8)
+TRANSPOSE(uint16_t, VF_LANES, 4, transpose_16)
+TRANSPOSE(uint32_t, VF_LANES, 4, transpose_32)
+TRANSPOSE(uint64_t, VD_LANES, 2, transpose_64)
+
+void TS_V(ts_cpu_transpose)(char *to, int64_t to_row, const char *from, int64_t from_row,
+                            int64_t rows, int64_t columns, int item)
+{
+    switch (item) {
+    case 1: transpose_8(to, to_row, from, from_row, rows, columns); break;
+    case 2: transpose_16(to, to_row, from, from_row, rows, columns); break;
+    case 4: transpose_32(to, to_row, from, from_row, rows, columns); break;
+    default: transpose_64(to, to_row, from, from_row, rows, columns);
+    }
+}
 
 /** A copy to a destination that is contiguous along dim 0, from a source contiguous along `dim`. */
 typedef struct transposition {
@@ -346,9 +367,74 @@ typedef struct transposition {
     int dim;
 } transposition;
 
-TRANSPOSE(uint16_t, VF_LANES, transpose_16)
-TRANSPOSE(uint32_t, VF_LANES, transpose_32)
-TRANSPOSE(uint64_t, VD_LANES, transpose_64)
+/** Tasks: strips of STRIP rows of the destination, over all other dims. */
+enum { STRIP = 16 };
+static void transpose_strips(void *ctx, int64_t begin, int64_t end)
+{
+    const transposition *t = ctx;
+    const ts_iter *it = t->it;
+    int64_t nb = it->sizes[t->dim], strips = ts_ceil_div(nb, STRIP);
+    int64_t tb = it->strides[t->dim][0], fa = it->strides[0][1];
+    for (; begin < end; begin++) {
+        int64_t to, from, b = begin % strips * STRIP;
+        offsets(it, 1, t->dim, begin / strips, &to, &from);
+        TS_V(ts_cpu_transpose)(it->data[0] + to + b * tb, tb,
+                               it->data[1] + from + b * it->items[0], fa,
+                               ts_min64(STRIP, nb - b), it->sizes[0], it->items[0]);
+    }
+}
+
+/** Blocks of few elements whose order changes: the innermost dims of a space. */
+typedef struct shuffle {
+    int64_t count;
+    int64_t from[512]; /* distance of each element from the block's first in the source, in bytes */
+} shuffle;
+
+/* The loop of one block of `count` elements per step. */
+#define SHUFFLE(T, name)                                                                          \
+    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)             \
+    {                                                                                             \
+        const shuffle *f = params;                                                                \
+        int64_t count = f->count;                                                                 \
+        for (int64_t k = 0; k < n; k++) {                                                         \
+            T *to = (T *)(d[0] + k * s[0]);                                                       \
+            const char *from = d[1] + k * s[1];                                                   \
+            TS_INDEPENDENT                                                                        \
+            for (int64_t i = 0; i < count; i++)                                                   \
+                to[i] = *(const T *)(from + f->from[i]);                                          \
+        }                                                                                         \
+    }
+SHUFFLE(uint8_t, shuffle_8)
+SHUFFLE(uint16_t, shuffle_16)
+SHUFFLE(uint32_t, shuffle_32)
+SHUFFLE(uint64_t, shuffle_64)
+
+/** Copies a space whose two innermost dims or more are dense in the destination and have few
+ *  elements together. Returns false, and copies nothing, for other spaces. */
+static bool shuffle_blocks(const ts_iter *it, int item)
+{
+    static const ts_loop loops[9] = {
+        [1] = shuffle_8, [2] = shuffle_16, [4] = shuffle_32, [8] = shuffle_64};
+    shuffle f = {.count = 1};
+    ts_iter rest = *it;
+    int m = 0;
+    for (; m < it->ndim && it->strides[m][0] == f.count * item &&
+           f.count * it->sizes[m] <= (int64_t)TS_COUNTOF(f.from);
+         m++)
+        f.count *= it->sizes[m];
+    if (m < 2 || m == it->ndim || f.count < 8)
+        return false;
+    f.from[0] = 0;
+    for (int64_t d = 0, filled = 1; d < m; filled *= it->sizes[d++])
+        for (int64_t i = filled; i < filled * it->sizes[d]; i++)
+            f.from[i] = f.from[i - filled] + it->strides[d][1];
+    rest.ndim -= m;
+    rest.numel /= f.count;
+    memmove(rest.sizes, it->sizes + m, (size_t)rest.ndim * sizeof *rest.sizes);
+    memmove(rest.strides, it->strides + m, (size_t)rest.ndim * sizeof *rest.strides);
+    ts_cpu_run_each(&rest, loops[item], &f, 2 * (int)f.count);
+    return true;
+}
 
 static void move(ts_iter *it, int item)
 {
@@ -366,21 +452,21 @@ static void move(ts_iter *it, int item)
         ts_parallel_for(it->numel / it->sizes[0], 65536 / (it->sizes[0] * item) + 1, move_rows, it);
         return;
     }
-    static const ts_parallel_body transposes[9] = {
-        [2] = transpose_16, [4] = transpose_32, [8] = transpose_64};
     /* long rows of one repeated element: each tile of a transposition would load it again */
     bool same = it->strides[0][1] == 0 && it->sizes[0] >= VEC_BYTES;
-    for (int d = 1; to && !same && transposes[item] && d < it->ndim; d++) {
+    for (int d = 1; to && !same && d < it->ndim; d++) {
         if (it->strides[d][1] != item)
             continue;
+        if (ts_min64(it->sizes[0], it->sizes[d]) < 4 && shuffle_blocks(it, item))
+            return;
         transposition t = {it, d};
-        int lanes = item == 8 ? VD_LANES : VF_LANES;
         int64_t strips =
-            ts_ceil_div(it->sizes[d], lanes) * (it->numel / (it->sizes[0] * it->sizes[d]));
-        ts_parallel_for(strips, 65536 / (it->sizes[0] * item * lanes) + 1, transposes[item], &t);
+            ts_ceil_div(it->sizes[d], STRIP) * (it->numel / (it->sizes[0] * it->sizes[d]));
+        ts_parallel_for(strips, 65536 / (it->sizes[0] * item * STRIP) + 1, transpose_strips, &t);
         return;
     }
-    ts_cpu_run_ragged(it, moves[item], NULL, 2);
+    if (!shuffle_blocks(it, item))
+        ts_cpu_run_ragged(it, moves[item], NULL, 2);
 }
 
 /** Copies operand 1 of the space to operand 0, converted. */

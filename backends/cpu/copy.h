@@ -7,6 +7,10 @@
 
 /** Returns the loop that converts elements of dtype `from` to dtype `to`. Every pair has one. */
 ts_loop TS_V(ts_cpu_copy_loop)(ts_dtype to, ts_dtype from);
+/** Copies a transposed matrix: to (rows, columns) = from (columns, rows). Elements of a row are
+ *  adjacent and have `item` bytes. to_row and from_row: bytes between rows. */
+void TS_V(ts_cpu_transpose)(char *to, int64_t to_row, const char *from, int64_t from_row,
+                            int64_t rows, int64_t columns, int item);
 /**
  * Copies an array of ndim dims from `from` to `to`, converting the dtype.
  * @param sizes  ndim sizes, outermost dim first; no element is copied if a size is 0

@@ -227,13 +227,6 @@ static void in_place_f16(void *ctx, int64_t begin, int64_t end)
 
 #if VEC_ISA == VEC_IS_avx512
 
-/** Loads the first n <= 32 halves at p; the others are 0. */
-VEC_FN vhh load_halves(const uint16_t *p, int64_t n)
-{
-    __mmask32 m = n >= 32 ? ~(__mmask32)0 : ((__mmask32)1 << n) - 1;
-    return (vhh)_mm512_maskz_loadu_epi16(m, p);
-}
-
 /** Packs `depth` rows of n <= width columns of a matrix with dense rows as (pairs, width, 2); the
  * last row of an odd depth is paired with zeros. width: 16 or 32. */
 static void pack_rows(uint16_t *to, const uint16_t *from, int64_t row, int64_t depth, int64_t n,
@@ -244,30 +237,13 @@ static void pack_rows(uint16_t *to, const uint16_t *from, int64_t row, int64_t d
     __m512i first = _mm512_loadu_si512(low),
             second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
     for (int64_t p = 0; p < depth; p += 2, to += 2 * width) {
-        vhh x = load_halves(from + p * row, n),
-            y = p + 1 < depth ? load_halves(from + (p + 1) * row, n) : (vhh){0};
+        vhh x = vhh_load_n(from + p * row, n),
+            y = p + 1 < depth ? vhh_load_n(from + (p + 1) * row, n) : (vhh){0};
         _mm512_storeu_si512(to, _mm512_permutex2var_epi16((__m512i)x, first, (__m512i)y));
         if (width > VF_LANES)
             _mm512_storeu_si512(to + 32,
                                 _mm512_permutex2var_epi16((__m512i)x, second, (__m512i)y));
     }
-}
-
-/** pack_rows() of a panel of MICRO_COLUMNS_F columns of a matrix with dense columns, `column`
- * elements apart. */
-static void pack_columns(uint16_t *to, const uint16_t *from, int64_t column, int64_t depth,
-                         int64_t n)
-{
-    for (int64_t j = 0; j < MICRO_COLUMNS_F; j += VF_LANES)
-        for (int64_t p = 0; p < depth; p += 2 * VF_LANES) {
-            int64_t left = ts_min64(2 * VF_LANES, depth - p), pairs = ts_ceil_div(left, 2);
-            vf r[VF_LANES]; /* a pair of halves has the bits of a float */
-            for (int i = 0; i < VF_LANES; i++)
-                r[i] = j + i < n ? (vf)load_halves(from + (j + i) * column + p, left) : vf_zero();
-            vf_transpose(r);
-            for (int64_t i = 0; i < pairs; i++)
-                memcpy(to + (p / 2 + i) * MICRO_PAIR_BF16 + 2 * j, &r[i], sizeof r[i]);
-        }
 }
 
 /** Adds the bias, rounds, and stores rows of sums. */
@@ -320,7 +296,7 @@ static void run_pairs(void *ctx, int64_t begin, int64_t end)
                 if (g->b_column == 1)
                     pack_rows(to, from, g->b_row, depth, n, MICRO_COLUMNS_F);
                 else
-                    pack_columns(to, from, g->b_column, depth, n);
+                    vhh_pack_columns(to, from, g->b_column, depth, n);
             }
             bool last = k + depth == g->k;
             for (int64_t i = 0, some; i < rows; i += some) {

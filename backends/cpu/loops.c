@@ -3,6 +3,7 @@
 #include "backends/cpu/loops.h"
 #include "backends/cpu/bytes.h"
 #include "backends/cpu/isa.h"
+#include "backends/cpu/tiling.h"
 #include "core/parallel.h"
 
 #include <string.h>
@@ -70,8 +71,7 @@ TS_INLINE bool is_short_run(const ts_iter *it, int cost)
     return it->ndim == 1 && it->numel * cost < TS_CPU_GRAIN(1);
 }
 
-/** Runs a loop over any iteration space, run by run. */
-static void run_each(const ts_iter *it, ts_loop loop, const void *params, int cost)
+void ts_cpu_run_each(const ts_iter *it, ts_loop loop, const void *params, int cost)
 {
     if (TS_LIKELY(is_short_run(it, cost)))
         loop(it->data, it->strides[0], it->numel, params);
@@ -288,10 +288,14 @@ static void run_blocks(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** True if the innermost runs are short, or strided in some operand. */
-static bool has_short_runs(const ts_iter *it)
+static void converting_loop(char *const *data, const int64_t *strides, int64_t n,
+                            const void *params);
+
+/** True if the innermost runs are short, or strided in some operand. converting_loop() needs longer
+ *  runs than others, because it calls several loops. */
+static bool has_short_runs(const ts_iter *it, ts_loop loop)
 {
-    if (it->ndim > 1 && it->sizes[0] < BLOCK / 8)
+    if (it->ndim > 1 && it->sizes[0] < (loop == converting_loop ? BLOCK / 2 : BLOCK / 8))
         return true;
     for (int k = 0; k < it->operands; k++)
         if (it->strides[0][k] != 0 && it->strides[0][k] != it->items[k])
@@ -318,9 +322,9 @@ static void run_by_blocks(const ts_iter *it, ts_loop loop, const void *params, i
 
 void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int cost)
 {
-    if (it->numel < BLOCK / 4 || !has_short_runs(it))
-        run_each(it, loop, params, cost);
-    else
+    if (it->numel < BLOCK / 4 || !has_short_runs(it, loop))
+        ts_cpu_run_each(it, loop, params, cost);
+    else if (!ts_cpu_run_tiles(it, loop, params, cost))
         run_by_blocks(it, loop, params, cost, 0);
 }
 
@@ -359,7 +363,7 @@ static void run_equal(const ts_iter *it, ts_loop loop, const void *params, int c
     enum { MOST = 2048 }; /* bytes of a run whose first element is computed in a block */
     int64_t run = it->sizes[0] * it->strides[0][0];
     if (it->ndim == 1 || run > MOST) {
-        run_each(it, equal_loop, &(equal_runs){loop, params}, 1);
+        ts_cpu_run_each(it, equal_loop, &(equal_runs){loop, params}, 1);
         return;
     }
     ts_iter rest = *it;
@@ -374,7 +378,7 @@ void ts_cpu_run_space(const ts_frame *f, ts_loop loop, const void *params, int c
 {
     const ts_iter *it = &f->plan->iter;
     if (!f->plan->ragged)
-        run_each(it, loop, params, cost);
+        ts_cpu_run_each(it, loop, params, cost);
     else if (has_equal_runs(it))
         run_equal(it, loop, params, cost);
     else

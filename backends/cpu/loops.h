@@ -206,6 +206,8 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
 #define TS_HALF_ACCESS(kind)                                                                       \
     VEC_FN vf kind##_get(const char *at, int64_t stride, int64_t n)                                \
     {                                                                                              \
+        if (stride == 2)                                                                           \
+            return vf_load_##kind##_n((const uint16_t *)at, n);                                    \
         uint16_t lanes[VF_LANES] = {0};                                                            \
         for (int64_t k = 0; k < n; k++)                                                            \
             lanes[k] = *(const uint16_t *)(at + k * stride);                                       \
@@ -213,6 +215,10 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
     }                                                                                              \
     VEC_FN void kind##_put(char *at, int64_t stride, int64_t n, vf v)                              \
     {                                                                                              \
+        if (stride == 2) {                                                                         \
+            vf_store_##kind##_n((uint16_t *)at, v, n);                                             \
+            return;                                                                                \
+        }                                                                                          \
         uint16_t lanes[VF_LANES];                                                                  \
         vf_store_##kind(lanes, v);                                                                 \
         for (int64_t k = 0; k < n; k++)                                                            \

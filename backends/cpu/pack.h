@@ -1,4 +1,4 @@
-/** @file pack.h  Packs f32 operands in the order in which the micro-kernels read them. */
+/** @file pack.h  Packs operands in the order in which the micro-kernels read them. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_PACK_H
 #define TS_BACKENDS_CPU_PACK_H
@@ -101,5 +101,32 @@ VEC_FN void vf_pack_rows(float *to, int64_t width, const float *from, int64_t ro
                                                            : vf_zero());
         }
 }
+
+#if VEC_ISA == VEC_IS_avx512
+/** Loads the first n <= 32 halves at p; the others are 0. */
+VEC_FN vhh vhh_load_n(const uint16_t *p, int64_t n)
+{
+    __mmask32 m = n >= 32 ? ~(__mmask32)0 : ((__mmask32)1 << n) - 1;
+    return (vhh)_mm512_maskz_loadu_epi16(m, p);
+}
+
+/** Packs `depth` rows of n <= MICRO_COLUMNS_F columns of a matrix of halves with dense columns,
+ *  `column` elements apart, as (pairs, MICRO_COLUMNS_F, 2). The last row of an odd depth is paired
+ *  with zeros. */
+VEC_FN void vhh_pack_columns(uint16_t *to, const uint16_t *from, int64_t column, int64_t depth,
+                             int64_t n)
+{
+    for (int64_t j = 0; j < MICRO_COLUMNS_F; j += VF_LANES)
+        for (int64_t p = 0; p < depth; p += 2 * VF_LANES) {
+            int64_t left = depth - p < 2 * VF_LANES ? depth - p : 2 * VF_LANES;
+            vf r[VF_LANES]; /* a pair of halves has the bits of a float */
+            for (int i = 0; i < VF_LANES; i++)
+                r[i] = j + i < n ? (vf)vhh_load_n(from + (j + i) * column + p, left) : vf_zero();
+            vf_transpose(r);
+            for (int64_t i = 0; i < (left + 1) / 2; i++)
+                vf_store((float *)(void *)(to + (p / 2 + i) * MICRO_PAIR_BF16 + 2 * j), r[i]);
+        }
+}
+#endif
 
 #endif

@@ -242,13 +242,63 @@ static void copy_rows(void *ctx, int64_t begin, int64_t end)
         ts_fill_bytes(open, y - open, job->value);
 }
 
+enum { SMALL_PLANE = 256 /* most positions of a plane that is copied by one table */ };
+
+/** The source position of each position of a plane of the result, or -1: the padding's value. */
+typedef struct plane_job {
+    const copy_job *job;
+    int64_t in, out; /* positions of a plane of the argument and of the result */
+    int64_t index[SMALL_PLANE];
+} plane_job;
+
+/* Copies elements of planes begin to end - 1. */
+#define COPY_PLANES(T)                                                                             \
+    for (int64_t k = begin; k < end; k++) {                                                        \
+        const T *x = (const T *)(const void *)p->job->x + k * p->in;                               \
+        T *y = (T *)(void *)p->job->y + k * p->out;                                                \
+        for (int64_t i = 0; i < p->out; i++)                                                       \
+            y[i] = *(p->index[i] < 0 ? (const T *)(const void *)p->job->value : x + p->index[i]);  \
+    }                                                                                              \
+    break;
+
+static void copy_planes(void *ctx, int64_t begin, int64_t end)
+{
+    const plane_job *p = ctx;
+    switch (p->job->pixel) {
+    case 1: COPY_PLANES(uint8_t)
+    case 2: COPY_PLANES(uint16_t)
+    case 4: COPY_PLANES(uint32_t)
+    default: COPY_PLANES(uint64_t)
+    }
+}
+
+/** Copies many small planes, whose rows are too short for copy_rows(). Returns false, and copies
+ *  nothing, if there are few planes, large planes, or pixels that are not of 1, 2, 4 or 8 bytes. */
+static bool copy_small_planes(const copy_job *job, int64_t planes)
+{
+    const sources *a = job->axis;
+    plane_job p = {.job = job, .in = a[0].in * a[1].in * a[2].in,
+                   .out = a[0].out * a[1].out * a[2].out};
+    if (planes < 8 || p.out > SMALL_PLANE || a[2].out > 32 || job->pixel > 8 ||
+        (job->pixel & (job->pixel - 1)))
+        return false;
+    for (int64_t i = 0; i < p.out; i++) {
+        int64_t w = source_of(&a[2], i % a[2].out),
+                h = source_of(&a[1], i / a[2].out % a[1].out),
+                d = source_of(&a[0], i / a[2].out / a[1].out);
+        p.index[i] = (w | h | d) < 0 ? -1 : (d * a[1].in + h) * a[2].in + w;
+    }
+    ts_parallel_for(planes, TS_CPU_GRAIN(2) / (p.out + 1) + 1, copy_planes, &p);
+    return true;
+}
+
 /** Runs an op that only copies elements. An element of the last dim becomes `channels` positions of
  * `pixel` elements. value: the element of constant padding. TS_ERR_MEMORY. */
 static ts_status copy_images(ts_frame *f, const ts_resampling *r, int64_t planes, int64_t pixel,
                              int64_t channels, const char *value)
 {
     int64_t item = ts_dtype_sizes[f->args[0].t->dtype];
-    char line[TS_FILL_LINE];
+    char line[TS_FILL_LINE] __attribute__((aligned(8)));
     copy_job job = {.x = f->args[0].t->data, .y = f->rets[0].t->data, .pixel = item * pixel};
     if (r->axis[2].map == TS_AXIS_CONSTANT) {
         for (int64_t i = 0; i < TS_FILL_LINE; i += item)
@@ -265,7 +315,8 @@ static ts_status copy_images(ts_frame *f, const ts_resampling *r, int64_t planes
     }
     int64_t rows = planes * job.axis[0].out * job.axis[1].out,
             cost = 2 * job.axis[2].out * pixel;
-    ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, copy_rows, &job);
+    if (!copy_small_planes(&job, planes))
+        ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, copy_rows, &job);
     ts_free(f->thread, a.memory, a.bytes);
     return TS_OK;
 }

@@ -1,11 +1,12 @@
 /**
  * @file window_tiles.h
- * Products of windows and weights in f32, for results with channels innermost. Each worker (a task
- * of the thread pool) gathers the windows of a tile into its own scratch memory and multiplies them
- * while they are in cache. Included by convolution.c only.
+ * Products of windows and weights in f32 or bf16, for results with channels innermost. Each worker
+ * (a task of the thread pool) gathers the windows of a tile into its own scratch memory and
+ * multiplies them while they are in cache. Included by convolution.c only.
  *
  * Each result is the sum of slices of the window in order; a slice is one chain of multiply-adds
- * (vf_fma()). So results depend neither on the division into tiles nor on the number of threads.
+ * (vf_fma()), for bf16 of dot products of pairs. Sums of bf16 are f32, and are rounded once. So
+ * results depend neither on the division into tiles nor on the number of threads.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_WINDOW_TILES_H
@@ -25,31 +26,37 @@ enum {
 typedef struct tiles {
     windows w;
     image to;
-    const float *weight; /* (rows, depth), dense */
-    const float *bias;   /* (rows), or NULL */
-    float *packed;       /* the weight in panels of (depth, TILE_PANEL) */
-    float *scratch;      /* per worker: gathered windows, then results unless `direct` */
-    int64_t worker_floats; /* floats of a worker's scratch */
-    int64_t result;      /* offset of the results in a worker's scratch */
+    const char *weight;  /* (rows, depth), dense */
+    const char *bias;    /* (rows), or NULL */
+    char *packed;        /* the weight in panels of (depth, TILE_PANEL); for bf16 of pairs */
+    char *scratch;       /* per worker: gathered windows, sums of bf16, results unless `direct` */
+    int64_t worker_bytes; /* bytes of a worker's scratch */
+    int64_t sums, result; /* offsets in a worker's scratch */
     int64_t rows, depth; /* output channels; elements of a window */
     int64_t all, count;  /* numbers of windows and of tiles */
     int64_t step;        /* distance of positions in `to` in elements, if `direct` */
     int64_t workers;     /* number of workers */
     bool direct;         /* results are written to `to`, whose memory is a matrix (all, rows) */
+    int item;            /* bytes of an element: 2 for bf16, else 4 */
 } tiles;
 
 /** Width of a packed panel with so many columns: one or two vectors. */
 TS_INLINE int64_t tile_width(int64_t columns) { return columns > VF_LANES ? TILE_PANEL : VF_LANES; }
 
-/** Sets t->count, workers, worker_floats and result. Returns the number of floats of t->packed. */
+/** Floats between rows of the sums of bf16: whole vectors. */
+static int64_t sum_row(const tiles *t) { return ts_ceil_div(t->rows, VF_LANES) * VF_LANES; }
+
+/** Sets t->count, workers, worker_bytes, sums and result. Returns the bytes of t->packed. */
 static int64_t plan_tiles(tiles *t)
 {
+    const int64_t line = VF_LANES * (int64_t)sizeof(float), item = t->item;
     t->count = ts_ceil_div(t->all, TILE_WINDOWS);
     t->workers = ts_min64(ts_num_threads(), t->count);
-    t->result = ts_ceil_div(TILE_WINDOWS * t->depth, VF_LANES) * VF_LANES;
-    t->worker_floats = t->result + (t->direct ? 0 : TILE_WINDOWS * t->rows);
-    t->worker_floats = ts_ceil_div(t->worker_floats, VF_LANES) * VF_LANES;
-    return ts_ceil_div(t->rows, TILE_PANEL) * TILE_PANEL * t->depth;
+    t->sums = ts_ceil_div(TILE_WINDOWS * t->depth * item, line) * line;
+    t->result = t->sums + (item == 2 ? TILE_WINDOWS * sum_row(t) * (int64_t)sizeof(float) : 0);
+    t->worker_bytes = t->result + (t->direct ? 0 : TILE_WINDOWS * t->rows * item);
+    t->worker_bytes = ts_ceil_div(t->worker_bytes, line) * line;
+    return ts_ceil_div(t->rows, TILE_PANEL) * TILE_PANEL * ((t->depth + 1) / 2 * 2) * item;
 }
 
 /** Packs panels begin to end - 1 of the weight. */
@@ -58,8 +65,17 @@ static void pack_weight(void *ctx, int64_t begin, int64_t end)
     const tiles *t = ctx;
     for (int64_t j = begin; j < end; j++) {
         int64_t columns = ts_min64(TILE_PANEL, t->rows - j * TILE_PANEL);
-        vf_pack_transposed(t->packed + j * TILE_PANEL * t->depth, tile_width(columns),
-                           t->weight + j * TILE_PANEL * t->depth, t->depth, columns, t->depth);
+#if VEC_ISA == VEC_IS_avx512
+        if (t->item == 2) {
+            vhh_pack_columns((uint16_t *)t->packed + j * ((t->depth + 1) / 2) * MICRO_PAIR_BF16,
+                             (const uint16_t *)t->weight + j * TILE_PANEL * t->depth, t->depth,
+                             t->depth, columns);
+            continue;
+        }
+#endif
+        vf_pack_transposed((float *)t->packed + j * TILE_PANEL * t->depth, tile_width(columns),
+                           (const float *)t->weight + j * TILE_PANEL * t->depth, t->depth, columns,
+                           t->depth);
     }
 }
 
@@ -73,39 +89,75 @@ static void multiply_rows(const tiles *t, const float *windows, int64_t row, int
         depth = ts_min64(TILE_DEPTH, t->depth - p);
         for (int64_t column = 0; column < t->rows; column += TILE_PANEL) {
             int64_t columns = ts_min64(TILE_PANEL, t->rows - column), width = tile_width(columns);
-            const float *b = t->packed + column * t->depth + p * width;
+            const float *b = (const float *)t->packed + column * t->depth + p * width,
+                        *bias = t->bias ? (const float *)t->bias + column : NULL;
             for (int64_t i = 0; i < blocks; i++) {
                 int64_t first = count * i / blocks, n = count * (i + 1) / blocks - first;
                 TS_V(ts_micro_f32)[n][width > VF_LANES](
                     depth, windows + first * row + p * step, row, step, b, width,
                     to + first * to_row + column, to_row, columns,
-                    t->bias && !p ? t->bias + column : NULL, p > 0, b, 0);
+                    p ? NULL : bias, p > 0, b, 0);
             }
         }
     }
 }
 
+/** The product of bf16 windows (count, depth). sums: (count, sum_row()). */
+static void multiply_pairs(const tiles *t, const char *windows, int64_t count, float *sums,
+                           uint16_t *to, int64_t to_row)
+{
+    int64_t row = t->depth * 2, blocks = ts_ceil_div(count, MICRO_ROWS), step = sum_row(t);
+    int64_t p = 0, depth;
+    do { /* once for windows without elements, whose sums are 0 */
+        depth = ts_min64(2 * TILE_DEPTH, t->depth - p);
+        for (int64_t column = 0; column < t->rows; column += TILE_PANEL) {
+            const uint16_t *b = (const uint16_t *)t->packed +
+                                (column / TILE_PANEL * ((t->depth + 1) / 2) + p / 2) *
+                                    MICRO_PAIR_BF16;
+            for (int64_t i = 0; i < blocks; i++) {
+                int64_t first = count * i / blocks, n = count * (i + 1) / blocks - first;
+                TS_V(ts_micro_bf16)[n][t->rows - column > VF_LANES](
+                    (depth + 1) / 2, windows + first * row + p * 2, row, 4, b,
+                    sums + first * step + column, step, (int)(depth & 1), p > 0);
+            }
+        }
+        p += depth;
+    } while (p < t->depth);
+    const uint16_t *bias = (const uint16_t *)t->bias;
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t j = 0; j < t->rows; j += VF_LANES) {
+            int64_t lanes = ts_min64(VF_LANES, t->rows - j);
+            vf y = vf_load(sums + i * step + j);
+            if (bias)
+                y = y + vf_load_bf16_n(bias + j, lanes);
+            vf_store_bf16_n(to + i * to_row + j, y, lanes);
+        }
+}
+
 /** Computes windows first to first + count - 1. */
-static void run_tile(const tiles *t, int64_t first, int64_t count, float *scratch)
+static void run_tile(const tiles *t, int64_t first, int64_t count, char *scratch)
 {
     windows w = t->w;
-    float *result = scratch + t->result;
-    float *to = t->direct ? (float *)position_at(&t->to, w.axis, first, sizeof(float)) : result;
+    char *result = scratch + t->result,
+         *to = t->direct ? position_at(&t->to, w.axis, first, t->item) : result;
     int64_t to_row = t->direct ? t->step : t->rows;
-    w.to = (char *)scratch;
+    w.to = scratch;
     w.first = first;
     w.count = w.row = count;
-    if (w.by_window)
+    if (w.by_window && t->depth)
         gather_by_window(&w, 0, count);
     else
         gather_by_tap(&w, 0, t->depth);
-    multiply_rows(t, scratch, w.by_window ? t->depth : 1, w.by_window ? 1 : count, count, to,
-                  to_row);
+    if (t->item == 2)
+        multiply_pairs(t, scratch, count, (float *)(scratch + t->sums), (uint16_t *)to, to_row);
+    else
+        multiply_rows(t, (const float *)scratch, w.by_window ? t->depth : 1,
+                      w.by_window ? 1 : count, count, (float *)to, to_row);
     if (t->direct)
         return;
-    strips out = {.image = t->to, .axis = t->w.axis, .channels = t->rows, .item = sizeof(float),
+    strips out = {.image = t->to, .axis = t->w.axis, .channels = t->rows, .item = t->item,
                   .first = first, .count = count, .channel_step = 1, .position_step = t->rows,
-                  .matrix = (char *)result, .back = true};
+                  .matrix = result, .back = true};
     copy_strips(&out, 0, count);
 }
 
@@ -118,14 +170,14 @@ static void run_workers(void *ctx, int64_t begin, int64_t end)
              i++) {
             int64_t first = t->all * i / t->count;
             run_tile(t, first, t->all * (i + 1) / t->count - first,
-                     t->scratch + worker * t->worker_floats);
+                     t->scratch + worker * t->worker_bytes);
         }
 }
 
 /** Packs the weight and computes all tiles on the thread pool. */
 static void run_tiles(tiles *t)
 {
-    ts_parallel_for(ts_ceil_div(t->rows, TILE_PANEL), 1 + 65536 / (TILE_PANEL * t->depth),
+    ts_parallel_for(ts_ceil_div(t->rows, TILE_PANEL), 1 + 65536 / (TILE_PANEL * t->depth + 1),
                     pack_weight, t);
     double work = (double)t->all * (double)t->rows * (double)t->depth;
     ts_parallel_for(t->workers, work > 1 << 18 ? 1 : t->workers, run_workers, t);

@@ -9,6 +9,7 @@
 #define TS_BACKENDS_CPU_WINDOWS_H
 
 #include "backends/cpu/bytes.h"
+#include "backends/cpu/copy.h"
 #include "backends/cpu/pack.h"
 #include "core/parallel.h"
 #include "core/tensor.h"
@@ -53,7 +54,7 @@ static axis forwards(axis a)
     for (int64_t i = 0; i < n; i++)                                                                \
         ((T *)to)[i * to_step] = ((const T *)from)[i * from_step];
 
-/** Copies n elements of `item` bytes (4 or 8) with strides in elements. */
+/** Copies n elements of `item` bytes (2, 4 or 8) with strides in elements. */
 TS_INLINE void copy_run(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n,
                      int item)
 {
@@ -61,8 +62,10 @@ TS_INLINE void copy_run(char *to, int64_t to_step, const char *from, int64_t fro
         ts_copy_bytes(to, from, n * item);
     else if (item == 4)
         COPY_STEPS(uint32_t)
-    else
+    else if (item == 8)
         COPY_STEPS(uint64_t)
+    else
+        COPY_STEPS(uint16_t)
 }
 
 /** A matrix or a part of an image: address of its first element, strides in elements. */
@@ -82,10 +85,9 @@ static void copy_block(block to, block from, int64_t rows, int64_t columns, int 
         to = (block){to.at, to.column, to.row};
         from = (block){from.at, from.column, from.row};
     }
-    if (item == 4 && to.column == 1 && from.row == 1 && from.column != 1 && rows > 1 &&
-        columns > 1)
-        vf_transpose_matrix((float *)(void *)to.at, to.row, (const float *)(void *)from.at,
-                            from.column, columns, rows);
+    if (to.column == 1 && from.row == 1 && from.column != 1 && rows > 1 && columns > 1)
+        TS_V(ts_cpu_transpose)(to.at, to.row * item, from.at, from.column * item, rows, columns,
+                               item);
     else
         for (int64_t i = 0; i < rows; i++)
             copy_run(to.at + i * to.row * item, to.column, from.at + i * from.row * item,

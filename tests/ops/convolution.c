@@ -250,6 +250,35 @@ static bool draw_shape(uint64_t *state, shape *s)
     return fits;
 }
 
+/** Compares a convolution of bf16, on one and on two threads, with that of its elements in f32. */
+static void check_half(const shape *s, int layout, int index)
+{
+    TS_SCOPE;
+    const int64_t sizes[] = {s->batch, s->channels, s->size[0], s->size[1]};
+    const int64_t w_sizes[] = {s->transposed ? s->channels : s->features,
+                               (s->transposed ? s->features : s->channels) / s->opts.groups,
+                               s->kernel[0], s->kernel[1]};
+    ts_tensor *x = ts_to(filled(1, TS_F32, sizes, layout & 1), TS_BF16),
+              *w = ts_to(filled(2, TS_F32, w_sizes, layout & 2), TS_BF16),
+              *b = ts_to(ts_flatten(filled(3, TS_F32, (int64_t[]){s->features, 1, 1, 1}, false), 0,
+                                    3),
+                         TS_BF16),
+              *y[3];
+    for (int i = 0; i < 3; i++) { /* 0: f32; 1 and 2: threads of bf16 */
+        ts_dtype dtype = i ? TS_BF16 : TS_F32;
+        OK(ts_set_num_threads(i ? i : 1));
+        y[i] = (s->transposed ? ts_conv_transpose2d : ts_conv2d)(
+            ts_to(x, dtype), ts_to(w, dtype), ts_to(b, dtype), &s->opts);
+        OK(y[i]);
+    }
+    ck_assert(memcmp(y[1]->data, y[2]->data, (size_t)y[1]->numel * 2) == 0);
+    double above;
+    OK(ts_item(ts_amax(ts_sub(ts_abs(ts_sub(ts_to(y[1], TS_F32), y[0])),
+                              ts_mul_scalar(ts_abs(y[0]), 0x1p-8))),
+               &above));
+    ck_assert_msg(above < 1e-3, "shape %d, layout %d: bf16 differs by %g", index, layout, above);
+}
+
 TS_TEST(drawn_shapes_are_sums_over_windows)
 {
     const char *text = getenv("TS_TEST_SEED");
@@ -263,6 +292,7 @@ TS_TEST(drawn_shapes_are_sums_over_windows)
         ts_tensor *one[3], *two[3];
         int layout = (int)drawn(&state, 0, 3);
         TS_SCOPE;
+        check_half(&s, layout, i);
         results_of(&s, layout, 1, one);
         results_of(&s, layout, 2, two);
         for (int k = 0; k < 3; k++)

@@ -51,6 +51,68 @@ TS_TEST(permuted_copies_keep_every_element, .loop = 6)
             }
 }
 
+/** A number of [0, n), by a linear congruential generator. */
+static int64_t below(uint64_t *state, int64_t n)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)(*state >> 33) % n;
+}
+
+/* Drawn permutations of 2 to 5 dims: few small dims, and dims that take tiles and edges. Copies,
+ * conversions and sums with a contiguous operand read the permuted operand. */
+TS_TEST(drawn_permutations_keep_every_element, .loop = 12)
+{
+    uint64_t state = (uint64_t)_i * 77 + 5;
+    for (int round = 0; round < 25; round++) {
+        TS_SCOPE;
+        ts_set_num_threads(1 + round % 2);
+        int ndim = 2 + (int)below(&state, 4);
+        int64_t sizes[5], order[5], made[5], steps[5], numel = 1;
+        for (int d = 0; d < ndim; d++) {
+            sizes[d] = 1 + below(&state, ndim == 2 ? 150 : ndim == 3 ? 40 : 9);
+            order[d] = d;
+            numel *= sizes[d];
+        }
+        for (int d = ndim - 1; d > 0; d--) {
+            int64_t other = below(&state, d + 1), t = order[d];
+            order[d] = order[other];
+            order[other] = t;
+        }
+        ts_dtype from = dtypes[below(&state, 6)], to = dtypes[below(&state, 6)];
+        double *values = malloc((size_t)numel * sizeof *values);
+        for (int64_t i = 0; i < numel; i++)
+            values[i] = (double)(i * 7 % 61);
+        ts_tensor *x = ts_permute(ts_to(ts_from_array(values, TS_F64, sizes, ndim), from), order,
+                                  ndim);
+        for (int64_t d = ndim - 1, step = 1; d >= 0; step *= sizes[d--])
+            steps[d] = step;
+        for (int d = 0; d < ndim; d++)
+            made[d] = sizes[order[d]];
+        ts_tensor *ones = ts_ones(made, ndim, to);
+        ts_tensor *results[3] = {ts_contiguous(x), ts_copy_(ts_zeros(made, ndim, to), x),
+                                 ts_add(ones, x)};
+        double *got = malloc((size_t)numel * sizeof *got);
+        for (int r = 0; r < 3; r++) {
+            ck_assert_msg(results[r] != NULL, "%s", ts_error_message());
+            ck_assert_int_eq(ts_copy_to(ts_to(ts_contiguous(results[r]), TS_F64), got,
+                                        (size_t)numel * sizeof *got),
+                             TS_OK);
+            for (int64_t e = 0; e < numel; e++) {
+                int64_t at = 0, rest = e;
+                for (int d = ndim - 1; d >= 0; d--) {
+                    at += rest % made[d] * steps[order[d]];
+                    rest /= made[d];
+                }
+                double want = values[at] + (r == 2);
+                ck_assert_msg(got[e] == want, "result %d, element %lld: %g, expected %g", r,
+                              (long long)e, got[e], want);
+            }
+        }
+        free(got);
+        free(values);
+    }
+}
+
 TS_TEST(vectors_and_scalar_code_convert_halves_alike, .loop = 2)
 {
     ts_dtype half = _i ? TS_F16 : TS_BF16;
