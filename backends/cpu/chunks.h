@@ -49,6 +49,7 @@ typedef struct scratch {
     bool allocated; /* false: only compute `most` */
     char *base;
     size_t used, most; /* bytes in use; largest `used` */
+    ts_status status;  /* failure of the last part that can fail */
 } scratch;
 
 /** Takes `bytes` bytes, rounded up to cache lines, and adds them to s->used. The caller restores

@@ -20,6 +20,7 @@
 #include "backends/cpu/loops.h"
 #include "backends/cpu/depthwise.h"
 #include "backends/cpu/direct.h"
+#include "backends/cpu/onednn_calls.h"
 #include "backends/cpu/patches.h"
 #include "backends/cpu/window_tiles.h"
 #include "core/alloc.h"
@@ -552,10 +553,14 @@ static image in_layout(const job *b, const image *v, int64_t channels, bool last
     return made;
 }
 
-/** Runs the maker of `result`, on copies of the images if wants_layout(). */
+/** Runs the maker of `result`, on copies of the images if wants_layout(), or oneDNN. */
 static void make_in_layout(const job *b, maker make, conv_result result, scratch *s)
 {
     const ts_convolution *c = &b->c;
+    if (s->status != TS_OK || (result == RESULT_WEIGHT
+                                   ? make_weight_by_onednn(b, s)
+                                   : make_image_by_onednn(b, result == RESULT_X, s)))
+        return;
     job made = *b;
     size_t used = s->used;
     bool last;
@@ -606,6 +611,8 @@ static ts_status run_jobs(ts_frame *f, const job *jobs, const maker *makers, int
         if (makers[i])
             makers[i](&jobs[i], &s);
     size_t bytes = s.most;
+    if (s.status != TS_OK)
+        return s.status;
     if (bytes && !(s.base = ts_alloc(f->thread, bytes)))
         return ts_error_memory("windows of a convolution", (int64_t)bytes);
     s.allocated = true;
@@ -616,6 +623,7 @@ static ts_status run_jobs(ts_frame *f, const job *jobs, const maker *makers, int
     for (int i = 0; i < n && status == TS_OK; i++)
         if (makers[i])
             makers[i](&jobs[i], &s);
+    status = status != TS_OK ? status : s.status;
     if (bytes)
         ts_free(f->thread, s.base, bytes);
     return status;
