@@ -36,7 +36,7 @@ enum {
     SLICE_ROWS = 16,    /* least features of a slice: the channels of a block in oneDNN */
     LEAST_WORK = 1 << 23, /* least products of a call: below, copies and calls take longer */
     BLOCK = 8,          /* channels of a vector: with fewer, a part of oneDNN's vectors is idle */
-    LEAST_CHANNELS = 3, /* least channels of x in other gradients of a weight */
+    LEAST_CHANNELS = 3, /* least channels of x in the gradient of a weight */
     LEAST_TAPS = 6,     /* least taps with AVX-512 */
     LARGE_WEIGHT = 32   /* most elements of a weight per element of x; each call copies it */
 };
@@ -525,7 +525,7 @@ static bool is_faster(const ts_onednn_call *c)
     if (c->rows < 2 * BLOCK || (wide && c->taps[0] * c->taps[1] < LEAST_TAPS))
         return false;
     if (c->channels < BLOCK)
-        return to_y ? last : c->channels >= LEAST_CHANNELS;
+        return !to_y || last;
     return (to_y ? (wide && last) || (!last && c->channels >= 2 * BLOCK)
                  : !last && c->channels >= 2 * BLOCK) &&
            weight <= (to_y || wide ? LARGE_WEIGHT : LARGE_WEIGHT / 8) * x;
@@ -535,6 +535,8 @@ static bool is_faster(const ts_onednn_call *c)
 static int prepare_plan(ts_onednn_plan *plan)
 {
     const ts_onednn_call *c = &plan->call;
+    if (c->result == TS_ONEDNN_WEIGHT && c->groups == 1 && c->channels < LEAST_CHANNELS)
+        return -1; /* version 2.6.3 has wrong results for dilated windows of one channel */
     bool last = are_last(c) && (ts_cpu_isa() == TS_ISA_AVX512 || c->channels < 16);
     int status = last ? prepare_parts(plan, true) : -1;
     if (status != SUCCESS && status != OUT_OF_MEMORY) {
