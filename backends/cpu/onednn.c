@@ -33,6 +33,7 @@ enum {
     BAND_BYTES = 1 << 18, /* bytes of a band of x and y that stay in L2 */
     BAND_ROWS = 4,      /* least rows of a band */
     PARTS = 16,         /* parts that suffice for the threads of most machines */
+    WEIGHT_BLOCK = 64,  /* rows that a block of oneDNN's layouts of weights never exceeds */
     SLICE_ROWS = 16,    /* least features of a slice: the channels of a block in oneDNN */
     LEAST_WORK = 1 << 23, /* least products of a call: below, copies and calls take longer */
     BLOCK = 8,          /* channels of a vector: with fewer, a part of oneDNN's vectors is idle */
@@ -271,14 +272,18 @@ static int finish(step *s, void *description)
 }
 
 /** Prepares the copy from `given` to `wanted`, or back. */
-static int prepare_move(operand *o, bool back)
+static int prepare_copy(operand *o, bool back)
 {
     void *description = NULL;
-    if (dnnl.equal(&o->given, &o->wanted))
-        return SUCCESS;
     const layout *from = back ? &o->wanted : &o->given, *to = back ? &o->given : &o->wanted;
     int status = dnnl.describe_reorder(&description, from, dnnl.engine, to, dnnl.engine, dnnl.attr);
     return status ? status : finish(&o->move, description);
+}
+
+/** The same, unless the layouts are equal. */
+static int prepare_move(operand *o, bool back)
+{
+    return dnnl.equal(&o->given, &o->wanted) ? SUCCESS : prepare_copy(o, back);
 }
 
 /** True if the images can be read and written as they are: channels are innermost. */
@@ -389,27 +394,50 @@ static int prepare(const ts_onednn_plan *plan, pass *p, const pass *wanted, bool
     return status;
 }
 
-/** Prepares the copies of the weight for y, in slices of whole blocks. */
+/** Slices of the weight's copy for y: taps, if they are reversed; else rows, in whole blocks. */
+typedef struct slicing {
+    int64_t n, rows; /* slices; rows of each but the last */
+    bool by_tap;
+} slicing;
+
+static slicing slicing_of(const ts_onednn_call *c)
+{
+    slicing s = {.n = 1, .rows = c->rows, .by_tap = c->flip[0] || c->flip[1]};
+    if (s.by_tap) {
+        s.n = c->taps[0] * c->taps[1];
+    } else if (c->groups == 1 && c->rows % WEIGHT_BLOCK == 0) {
+        s.rows = (c->rows / MOST_SLICES + WEIGHT_BLOCK - 1) / WEIGHT_BLOCK * WEIGHT_BLOCK;
+        s.n = (c->rows + s.rows - 1) / s.rows;
+    }
+    return s;
+}
+
+/** Prepares the copies of the weight for y. */
 static int prepare_weight(ts_onednn_plan *plan)
 {
     const ts_onednn_call *c = &plan->call;
-    const layout *wanted = &plan->passes[0].weight.wanted;
-    int64_t each = (c->rows / MOST_SLICES + 63) / 64 * 64, n = 1;
-    if (c->groups == 1 && each && c->rows % 64 == 0)
-        n = (c->rows + each - 1) / each;
-    if (!(plan->slices = calloc((size_t)n, sizeof *plan->slices)))
+    const slicing s = slicing_of(c);
+    int skip = c->groups == 1;
+    if (!(plan->slices = calloc((size_t)s.n, sizeof *plan->slices)))
         return OUT_OF_MEMORY;
-    for (int64_t i = 0; i < n; i++, plan->nslices++) {
+    for (int64_t i = 0; i < s.n; i++, plan->nslices++) {
         operand *o = &plan->slices[i];
-        int64_t rows = n == 1 ? c->rows : each < c->rows - i * each ? each : c->rows - i * each;
-        const int64_t dims[4] = {rows, c->channels, c->taps[0], c->taps[1]},
-                      offsets[4] = {i * each, 0, 0, 0};
-        int status = describe_weight(&o->given, c, c->groups, rows, false);
-        if (!status && n > 1)
-            status = dnnl.submemory(&o->wanted, wanted, dims, offsets);
-        else
-            o->wanted = *wanted;
-        status = status ? status : prepare_move(o, false);
+        const int64_t tap[2] = {i / c->taps[1], i % c->taps[1]};
+        int64_t dims[5] = {c->groups, c->rows, c->channels, c->taps[0], c->taps[1]};
+        int64_t offsets[5] = {0};
+        if (!s.by_tap) {
+            offsets[1] = i * s.rows;
+            dims[1] = s.rows < c->rows - offsets[1] ? s.rows : c->rows - offsets[1];
+        }
+        for (int d = 0; s.by_tap && d < 2; d++) {
+            dims[3 + d] = 1;
+            offsets[3 + d] = c->flip[d] ? c->taps[d] - 1 - tap[d] : tap[d];
+        }
+        int status = dnnl.by_strides(&o->given, 5 - skip, dims + skip, F32, c->weight + skip);
+        status = status ? status
+                        : dnnl.submemory(&o->wanted, &plan->passes[0].weight.wanted, dims + skip,
+                                         offsets + skip);
+        status = status ? status : s.by_tap ? prepare_copy(o, false) : prepare_move(o, false);
         if (status)
             return status;
     }
@@ -663,7 +691,7 @@ static int64_t shared_bytes(const ts_onednn_plan *p)
     const ts_onednn_call *c = &p->call;
     const operand *x = &p->passes[0].x;
     if (c->result == TS_ONEDNN_Y)
-        return p->slices[0].move.primitive
+        return p->slices[0].move.primitive || slicing_of(c).by_tap
                    ? whole_lines((int64_t)dnnl.size(&p->passes[0].weight.wanted))
                    : 0;
     return c->groups == 1 && !dnnl.equal(&x->given, &x->wanted)
@@ -795,9 +823,10 @@ static bool run_shared(const running *r, int64_t i, char *scratch, void *stream)
     const ts_onednn_plan *p = r->plan;
     const ts_onednn_call *c = &p->call;
     if (c->result == TS_ONEDNN_Y) {
-        int64_t rows = (c->rows / MOST_SLICES + 63) / 64 * 64;
-        return move(&p->slices[i], stream, r->weight + i * rows * c->weight[1], r->shared, false,
-                    scratch);
+        const slicing s = slicing_of(c);
+        int64_t offset = s.by_tap ? i / c->taps[1] * c->weight[3] + i % c->taps[1] * c->weight[4]
+                                  : i * s.rows * c->weight[1];
+        return move(&p->slices[i], stream, r->weight + offset, r->shared, false, scratch);
     }
     span lines = span_of(c, 0, 0, c->count[0]), columns = span_of(c, 1, 0, c->count[1]);
     return move(&p->image, stream,

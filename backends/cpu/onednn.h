@@ -28,6 +28,7 @@ typedef struct ts_onednn_call {
     int64_t move[2], base[2], shift[2];
     int64_t x[4], y[4];                     /* strides of batch, channels and spatial dims */
     int64_t weight[5];                      /* of groups, rows, channels and taps */
+    int64_t flip[2];                        /* 1: tap j is the weight's tap taps - 1 - j; for y */
     int64_t bias;                           /* 1: there is a bias */
 } ts_onednn_call;
 

@@ -37,6 +37,26 @@ static bool suits_onednn(const job *b, const axis *a)
            c->size[1] && c->size[2];
 }
 
+/** Runs a call, or without memory computes its scratch size. Returns false if the library's kernels
+ *  compute it. */
+static bool run_onednn(const ts_onednn_call *call, const image *x, float *weight, float *bias,
+                       const image *y, scratch *s)
+{
+    ts_onednn_plan *plan;
+    if ((s->status = ts_onednn_plan_of(call, &plan)) != TS_OK)
+        return true;
+    if (!plan)
+        return false;
+    size_t used = s->used;
+    char *memory = take(s, ts_onednn_scratch(plan));
+    s->used = used;
+    if (s->allocated && !ts_onednn_run(plan, (float *)(void *)x->data, weight, bias,
+                                       (float *)(void *)y->data, memory))
+        s->status = ts_error_memory("primitives of a convolution", 0);
+    ts_onednn_release(plan);
+    return true;
+}
+
 /** Computes y or, with stride 1, x. Returns false if the library's kernels compute it. */
 static bool make_image_by_onednn(const job *b, bool to_x, scratch *s)
 {
@@ -50,48 +70,22 @@ static bool make_image_by_onednn(const job *b, bool to_x, scratch *s)
     if (!suits_onednn(b, a))
         return false;
     ts_onednn_call call = onednn_call(b, to_x ? &b->y : &b->x, to_x ? &b->x : &b->y, a, to_x);
-    int64_t taps = a[1].taps * a[2].taps, depth = call.channels * taps;
-    bool flipped = a[1].every < 0 || a[2].every < 0;
     weights w = weights_of(b, 0, a, to_x, false);
+    float *weight = (float *)(void *)w.data;
     call.bias = b->bias != NULL;
     call.weight[0] = (c->features / c->groups) * b->weight->strides[0];
     call.weight[1] = w.row;
     call.weight[2] = w.column;
-    call.weight[3] = w.at[1] * a[1].every;
-    call.weight[4] = w.at[2] * a[2].every;
-    if (flipped) {
-        call.weight[0] = call.rows * depth;
-        call.weight[1] = depth;
-        call.weight[2] = taps;
-        call.weight[3] = a[2].taps;
-        call.weight[4] = 1;
+    for (int d = 0; d < 2; d++) {
+        const axis *line = &a[d + 1];
+        call.flip[d] = line->every < 0;
+        call.weight[3 + d] = w.at[d + 1] * (call.flip[d] ? -line->every : line->every);
+        weight += w.at[d + 1] *
+                  (line->first + (call.flip[d] ? (line->taps - 1) * line->every : 0));
     }
-    ts_onednn_plan *plan;
-    if ((s->status = ts_onednn_plan_of(&call, &plan)) != TS_OK)
-        return true;
-    if (!plan)
-        return false;
-    size_t used = s->used;
-    char *matrix = flipped ? take(s, c->groups * call.rows * depth * b->item) : NULL;
-    char *memory = take(s, ts_onednn_scratch(plan));
-    s->used = used;
-    if (s->allocated) {
-        float *weight = (float *)(void *)w.data + a[1].first * w.at[1] + a[2].first * w.at[2];
-        for (int64_t g = 0; flipped && g < c->groups; g++) {
-            weights one = weights_of(b, g, a, to_x, false);
-            one.matrix = matrix + g * call.rows * depth * b->item;
-            move_weights(&one, false);
-        }
-        if (flipped)
-            weight = (float *)(void *)matrix;
-        const image *from = to_x ? &b->y : &b->x, *to = to_x ? &b->x : &b->y;
-        float *bias = b->bias ? (float *)(void *)b->bias->data : NULL;
-        if (!ts_onednn_run(plan, (float *)(void *)from->data, weight, bias,
-                           (float *)(void *)to->data, memory))
-            s->status = ts_error_memory("a convolution", 0);
-    }
-    ts_onednn_release(plan);
-    return true;
+    const image *from = to_x ? &b->y : &b->x, *to = to_x ? &b->x : &b->y;
+    float *bias = b->bias ? (float *)(void *)b->bias->data : NULL;
+    return run_onednn(&call, from, weight, bias, to, s);
 }
 
 /** Computes the gradient of the weight. Returns false if the library's kernels compute it. */
@@ -111,20 +105,7 @@ static bool make_weight_by_onednn(const job *b, scratch *s)
     call.weight[2] = w.column;
     call.weight[3] = w.at[1];
     call.weight[4] = w.at[2];
-    ts_onednn_plan *plan;
-    if ((s->status = ts_onednn_plan_of(&call, &plan)) != TS_OK)
-        return true;
-    if (!plan)
-        return false;
-    size_t used = s->used;
-    char *memory = take(s, ts_onednn_scratch(plan));
-    s->used = used;
-    if (s->allocated &&
-        !ts_onednn_run(plan, (float *)(void *)b->x.data, (float *)(void *)w.data, NULL,
-                       (float *)(void *)b->y.data, memory))
-        s->status = ts_error_memory("a convolution", 0);
-    ts_onednn_release(plan);
-    return true;
+    return run_onednn(&call, &b->x, (float *)(void *)w.data, NULL, &b->y, s);
 }
 
 #endif
