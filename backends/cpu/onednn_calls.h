@@ -37,32 +37,31 @@ static bool suits_onednn(const job *b, const axis *a)
            c->size[1] && c->size[2];
 }
 
-/** Runs a call, or without memory computes its scratch size. Returns false if the library's kernels
- *  compute it. */
-static bool run_onednn(const ts_onednn_call *call, const image *x, float *weight, float *bias,
-                       const image *y, scratch *s)
+/** Runs a call, or without memory finds its plan and computes its scratch size. Returns false if the
+ *  library's kernels compute it. */
+static bool run_onednn(job *b, const ts_onednn_call *call, const image *x, float *weight,
+                       float *bias, const image *y, scratch *s)
 {
-    ts_onednn_plan *plan;
-    if ((s->status = ts_onednn_plan_of(call, &plan)) != TS_OK)
-        return true;
-    if (!plan)
-        return false;
+    if (!s->allocated)
+        s->status = ts_onednn_plan_of(call, &b->plan);
+    if (!b->plan)
+        return s->status != TS_OK;
     size_t used = s->used;
-    char *memory = take(s, ts_onednn_scratch(plan));
+    char *memory = take(s, ts_onednn_scratch(b->plan));
     s->used = used;
-    if (s->allocated && !ts_onednn_run(plan, (float *)(void *)x->data, weight, bias,
+    if (s->allocated && !ts_onednn_run(b->plan, (float *)(void *)x->data, weight, bias,
                                        (float *)(void *)y->data, memory))
         s->status = ts_error_memory("primitives of a convolution", 0);
-    ts_onednn_release(plan);
     return true;
 }
 
 /** Computes y or, with stride 1, x. Returns false if the library's kernels compute it. */
-static bool make_image_by_onednn(const job *b, bool to_x, scratch *s)
+static bool make_image_by_onednn(job *b, bool to_x, scratch *s)
 {
     const ts_convolution *c = &b->c;
     axis a[3];
-    if (b->dtype != TS_F32 || (to_x && ts_kernel_window_forms(b->frame) != 1))
+    if (b->dtype != TS_F32 || (s->allocated && !b->plan) ||
+        (to_x && ts_kernel_window_forms(b->frame) != 1))
         return false;
     ts_kernel_windows(b->frame, to_x ? 0 : -1, a);
     for (int d = 0; d < 3; d++)
@@ -85,14 +84,14 @@ static bool make_image_by_onednn(const job *b, bool to_x, scratch *s)
     }
     const image *from = to_x ? &b->y : &b->x, *to = to_x ? &b->x : &b->y;
     float *bias = b->bias ? (float *)(void *)b->bias->data : NULL;
-    return run_onednn(&call, from, weight, bias, to, s);
+    return run_onednn(b, &call, from, weight, bias, to, s);
 }
 
 /** Computes the gradient of the weight. Returns false if the library's kernels compute it. */
-static bool make_weight_by_onednn(const job *b, scratch *s)
+static bool make_weight_by_onednn(job *b, scratch *s)
 {
     axis a[3];
-    if (b->dtype != TS_F32)
+    if (b->dtype != TS_F32 || (s->allocated && !b->plan))
         return false;
     ts_kernel_windows(b->frame, -1, a);
     if (!suits_onednn(b, a) || a[1].shift < 1 || a[2].shift < 1)
@@ -105,7 +104,7 @@ static bool make_weight_by_onednn(const job *b, scratch *s)
     call.weight[2] = w.column;
     call.weight[3] = w.at[1];
     call.weight[4] = w.at[2];
-    return run_onednn(&call, &b->x, (float *)(void *)w.data, NULL, &b->y, s);
+    return run_onednn(b, &call, &b->x, (float *)(void *)w.data, NULL, &b->y, s);
 }
 
 #endif
