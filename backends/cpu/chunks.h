@@ -25,8 +25,8 @@ typedef struct job {
     bool last; /* the result image is planned with channels innermost */
     ts_dtype dtype;
     int item;  /* bytes of an element */
-    ts_onednn_plan *plan; /* oneDNN's primitives, from the first run of the functions below on; NULL:
-                             the library's kernels compute the call */
+    ts_onednn_plan *plan; /* oneDNN's primitives, which the first run of the functions below sets;
+                             NULL: the library's kernels compute the call */
 } job;
 
 /** The weight of a group as a matrix (features, taps, channels), or with to_x (channels, taps,

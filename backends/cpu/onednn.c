@@ -60,7 +60,8 @@ typedef struct version {
     int major, minor, patch;
 } version;
 enum { SUCCESS = 0, OUT_OF_MEMORY = 1 };
-enum { F32 = 3, TAG_ANY = 1, TAG_DENSE = 2, CPU = 1, IN_ORDER = 1, USER_SCRATCHPAD = 1, DIRECT = 1 };
+enum { F32 = 3, TAG_ANY = 1, TAG_DENSE = 2 };
+enum { CPU = 1, IN_ORDER = 1, USER_SCRATCHPAD = 1, DIRECT = 1 };
 enum { FORWARD_TRAINING = 64, FORWARD_INFERENCE = 96 };
 enum { MAX_AVX2 = 7, BLOCKS_16 = 69, BLOCKS_8 = 93 };
 #define TAG_BLOCKS (ts_cpu_isa() == TS_ISA_AVX512 ? BLOCKS_16 : BLOCKS_8)
@@ -83,8 +84,9 @@ static struct {
     int (*equal)(const layout *a, const layout *b);
     size_t (*size)(const layout *of);
     int (*forward)(convolution_desc *desc, int propagation, int algorithm, const layout *x,
-                   const layout *weight, const layout *bias, const layout *y, const int64_t *strides,
-                   const int64_t *dilates, const int64_t *before, const int64_t *after);
+                   const layout *weight, const layout *bias, const layout *y,
+                   const int64_t *strides, const int64_t *dilates, const int64_t *before,
+                   const int64_t *after);
     int (*backward_weight)(convolution_desc *desc, int algorithm, const layout *x,
                            const layout *weight, const layout *bias, const layout *y,
                            const int64_t *strides, const int64_t *dilates, const int64_t *before,

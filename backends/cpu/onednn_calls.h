@@ -37,8 +37,8 @@ static bool suits_onednn(const job *b, const axis *a)
            c->size[1] && c->size[2];
 }
 
-/** Runs a call, or without memory finds its plan and computes its scratch size. Returns false if the
- *  library's kernels compute it. */
+/** Runs a call; without memory, finds its plan and its scratch size. Returns false if the library's
+ *  kernels compute it. */
 static bool run_onednn(job *b, const ts_onednn_call *call, const image *x, float *weight,
                        float *bias, const image *y, scratch *s)
 {
