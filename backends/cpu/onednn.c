@@ -38,7 +38,7 @@ enum {
     LEAST_WORK = 1 << 23, /* least products of a call: below, copies and calls take longer */
     BLOCK = 8,          /* channels of a vector: with fewer, a part of oneDNN's vectors is idle */
     LEAST_CHANNELS = 3, /* least channels of x in the gradient of a weight */
-    LEAST_TAPS = 6,     /* least taps with AVX-512 */
+    LEAST_TAPS = 6,     /* least taps with AVX-512, or of channels-last images */
     LARGE_WEIGHT = 32   /* most elements of a weight per element of x; each call copies it */
 };
 
@@ -552,13 +552,17 @@ static bool is_faster(const ts_onednn_call *c)
         return to_y ? wide && last && c->rows >= BLOCK
                     : c->channels >= BLOCK && c->channels <= 2 * BLOCK && c->rows >= BLOCK &&
                           c->rows <= 4 * BLOCK;
-    if (c->rows < 2 * BLOCK || (wide && c->taps[0] * c->taps[1] < LEAST_TAPS))
+    if (c->rows < 2 * BLOCK || ((wide || last) && c->taps[0] * c->taps[1] < LEAST_TAPS))
         return false;
     if (c->channels < BLOCK)
         return !to_y || last;
-    return (to_y ? (wide && last) || (!last && c->channels >= 2 * BLOCK)
-                 : !last && c->channels >= 2 * BLOCK) &&
-           weight <= (to_y || wide ? LARGE_WEIGHT : LARGE_WEIGHT / 8) * x;
+    if (!to_y)
+        return !last && c->channels >= 2 * BLOCK &&
+               weight <= (wide ? LARGE_WEIGHT : LARGE_WEIGHT / 8) * x;
+    if (last && (c->flip[0] || c->flip[1])) /* the library's kernels copy the weight, too */
+        return true;
+    return weight <= LARGE_WEIGHT * x &&
+           (last ? wide || (c->move[0] == 1 && c->move[1] == 1) : c->channels >= 2 * BLOCK);
 }
 
 /** Creates the primitives of a new plan, unless oneDNN lacks fast ones. Returns oneDNN's status. */
