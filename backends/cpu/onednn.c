@@ -44,10 +44,10 @@ enum {
 
 /* ------------------------------------------------------------------------------ library ---- */
 
-/* oneDNN 2.x's C interface (dnnl.h). Descriptors are structs of the caller; their memory here is
- * larger than theirs, 696 and 5,976 bytes in version 2.6. */
+/* oneDNN 2's C interface (dnnl.h). The structs are opaque: of a layout (dnnl_memory_desc_t) the
+ * size is known, a convolution's description has at most these bytes. */
 typedef struct layout {
-    int64_t words[96];
+    int64_t words[87];
 } layout;
 typedef struct convolution_desc {
     int64_t words[1024];
@@ -575,6 +575,8 @@ static int prepare_plan(ts_onednn_plan *plan)
     const ts_onednn_call *c = &plan->call;
     if (c->result == TS_ONEDNN_WEIGHT && c->groups == 1 && c->channels < LEAST_CHANNELS)
         return -1; /* version 2.6.3 has wrong results for dilated windows of one channel */
+    if ((c->flip[0] || c->flip[1]) && c->taps[0] * c->taps[1] > MOST_PARTS)
+        return -1; /* a copy of the weight for each tap */
     bool last = are_last(c) && (ts_cpu_isa() == TS_ISA_AVX512 || c->channels < 16);
     int status = last ? prepare_parts(plan, true) : -1;
     if (status != SUCCESS && status != OUT_OF_MEMORY) {
