@@ -37,7 +37,7 @@ enum {
     SLICE_ROWS = 16,    /* least features of a slice: the channels of a block in oneDNN */
     LEAST_WORK = 1 << 23, /* least products of a call: below, copies and calls take longer */
     BLOCK = 8,          /* channels of a vector: with fewer, a part of oneDNN's vectors is idle */
-    LEAST_CHANNELS = 3, /* least channels of x in the gradient of a weight */
+    LEAST_CHANNELS = 3, /* least channels of x, except in depthwise calls */
     LEAST_TAPS = 6,     /* least taps with AVX-512, or of channels-last images */
     LARGE_WEIGHT = 32   /* most elements of a weight per element of x; each call copies it */
 };
@@ -573,7 +573,7 @@ static bool is_faster(const ts_onednn_call *c)
 static int prepare_plan(ts_onednn_plan *plan)
 {
     const ts_onednn_call *c = &plan->call;
-    if (c->result == TS_ONEDNN_WEIGHT && c->groups == 1 && c->channels < LEAST_CHANNELS)
+    if (!is_depthwise(c) && c->channels < LEAST_CHANNELS)
         return -1; /* version 2.6.3 has wrong results for dilated windows of one channel */
     if ((c->flip[0] || c->flip[1]) && c->taps[0] * c->taps[1] > MOST_PARTS)
         return -1; /* a copy of the weight for each tap */
