@@ -46,7 +46,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 BATCH_NS = 1.5e6    # a batch of calls: short, so that some batches run undisturbed
 PROCESSORS = os.sched_getaffinity(0) if hasattr(os, 'sched_getaffinity') else ()
 MIB = 1 << 20
-INSTRUCTION_SETS = 'TS_ISA', 'ATEN_CPU_CAPABILITY'  # of Tessera, of PyTorch
+# bound the instruction sets: of Tessera, of PyTorch, of oneDNN
+INSTRUCTION_SETS = 'TS_ISA', 'ATEN_CPU_CAPABILITY', 'ONEDNN_MAX_CPU_ISA'
 SETTLE_S = 0.03     # OpenMP's threads spin for a while after torch's last loop
 
 

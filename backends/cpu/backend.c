@@ -3,6 +3,7 @@
 #include "backends/cpu/isa.h"
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/loops.h"
+#include "backends/cpu/onednn.h"
 #include "init.h"
 
 #define FAMILY(name) TS_ISA_DECLARE(extern const ts_cpu_family, ts_cpu_##name, [1]);
@@ -16,6 +17,7 @@
 ts_status ts_cpu_install(void)
 {
     ts_blas_install();
+    ts_onednn_install();
 #define FAMILY(name) TS_ISA_PICK(ts_cpu_##name),
 #define POINTWISE FAMILY
     const ts_cpu_family *families[] = {

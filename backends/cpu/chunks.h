@@ -7,6 +7,7 @@
 #ifndef TS_BACKENDS_CPU_CHUNKS_H
 #define TS_BACKENDS_CPU_CHUNKS_H
 
+#include "backends/cpu/onednn.h"
 #include "backends/cpu/sgemm.h"
 #include "backends/cpu/windows.h"
 
@@ -24,6 +25,8 @@ typedef struct job {
     bool last; /* the result image is planned with channels innermost */
     ts_dtype dtype;
     int item;  /* bytes of an element */
+    ts_onednn_plan *plan; /* oneDNN's primitives, which the first run of the functions below sets;
+                             NULL: the library's kernels compute the call */
 } job;
 
 /** The weight of a group as a matrix (features, taps, channels), or with to_x (channels, taps,
@@ -49,6 +52,7 @@ typedef struct scratch {
     bool allocated; /* false: only compute `most` */
     char *base;
     size_t used, most; /* bytes in use; largest `used` */
+    ts_status status;  /* failure of the last part that can fail */
 } scratch;
 
 /** Takes `bytes` bytes, rounded up to cache lines, and adds them to s->used. The caller restores

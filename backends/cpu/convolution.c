@@ -21,6 +21,7 @@
 #include "backends/cpu/depthwise.h"
 #include "backends/cpu/direct.h"
 #include "backends/cpu/isa.h"
+#include "backends/cpu/onednn_calls.h"
 #include "backends/cpu/patches.h"
 #include "backends/cpu/window_tiles.h"
 #include "core/alloc.h"
@@ -555,10 +556,14 @@ static image in_layout(const job *b, const image *v, int64_t channels, bool last
     return made;
 }
 
-/** Runs the maker of `result`, on copies of the images if wants_layout(). */
-static void make_in_layout(const job *b, maker make, conv_result result, scratch *s)
+/** Runs the maker of `result`, on copies of the images if wants_layout(), or oneDNN. */
+static void make_in_layout(job *b, maker make, conv_result result, scratch *s)
 {
     const ts_convolution *c = &b->c;
+    if (s->status != TS_OK || (result == RESULT_WEIGHT
+                                   ? make_weight_by_onednn(b, s)
+                                   : make_image_by_onednn(b, result == RESULT_X, s)))
+        return;
     job made = *b;
     size_t used = s->used;
     bool last;
@@ -575,12 +580,11 @@ static void make_in_layout(const job *b, maker make, conv_result result, scratch
     s->used = used;
 }
 
-static void make_y_in_layout(const job *b, scratch *s) { make_in_layout(b, make_y, RESULT_Y, s); }
-static void make_x_in_layout(const job *b, scratch *s) { make_in_layout(b, make_x, RESULT_X, s); }
-static void make_w_in_layout(const job *b, scratch *s)
-{
-    make_in_layout(b, make_w, RESULT_WEIGHT, s);
-}
+static void make_y_in_layout(job *b, scratch *s) { make_in_layout(b, make_y, RESULT_Y, s); }
+static void make_x_in_layout(job *b, scratch *s) { make_in_layout(b, make_x, RESULT_X, s); }
+static void make_w_in_layout(job *b, scratch *s) { make_in_layout(b, make_w, RESULT_WEIGHT, s); }
+/** One of these three. */
+typedef void (*job_maker)(job *b, scratch *s);
 
 /** Decodes a call. input or output may be NULL if the maker does not use it. In a transposed
  *  convolution, input is the y of ts_convolution and output the x. */
@@ -600,8 +604,8 @@ static job job_of(const ts_frame *f, const ts_tensor *input, const ts_tensor *ou
 
 /** Runs makers[i] on jobs[i], unless makers[i] is NULL, with one block of scratch for all. sums:
  *  NULL, or receives the sums of the gradient per channel. The sums are computed first, because
- *  they may fail. Returns TS_ERR_MEMORY if scratch cannot be allocated. */
-static ts_status run_jobs(ts_frame *f, const job *jobs, const maker *makers, int n, ts_tensor *sums)
+ *  they may fail. Returns TS_ERR_MEMORY if memory cannot be allocated. */
+static ts_status run_jobs(ts_frame *f, job *jobs, const job_maker *makers, int n, ts_tensor *sums)
 {
     static const int64_t dims[] = {0, 2, 3, 4};
     scratch s = {0};
@@ -609,27 +613,31 @@ static ts_status run_jobs(ts_frame *f, const job *jobs, const maker *makers, int
         if (makers[i])
             makers[i](&jobs[i], &s);
     size_t bytes = s.most;
+    if (s.status != TS_OK)
+        return s.status;
     if (bytes && !(s.base = ts_alloc(f->thread, bytes)))
         return ts_error_memory("windows of a convolution", (int64_t)bytes);
     s.allocated = true;
     ts_tensor *grad = f->args[0].t;
-    ts_status status = TS_OK;
     if (sums)
-        status = TS_STATUS_OF(ts_sum_out(sums, grad, dims, grad->ndim - 1, false));
-    for (int i = 0; i < n && status == TS_OK; i++)
+        s.status = TS_STATUS_OF(ts_sum_out(sums, grad, dims, grad->ndim - 1, false));
+    for (int i = 0; i < n && s.status == TS_OK; i++)
         if (makers[i])
             makers[i](&jobs[i], &s);
     if (bytes)
         ts_free(f->thread, s.base, bytes);
-    return status;
+    return s.status;
 }
 
 /** run_jobs() with a fixed number of threads, on which the size of scratch depends. */
-static ts_status run(ts_frame *f, const job *jobs, const maker *makers, int n, ts_tensor *sums)
+static ts_status run(ts_frame *f, job *jobs, const job_maker *makers, int n, ts_tensor *sums)
 {
     ts_threads_pin();
     ts_status status = run_jobs(f, jobs, makers, n, sums);
     ts_threads_unpin();
+    for (int i = 0; i < n; i++)
+        if (jobs[i].plan)
+            ts_onednn_release(jobs[i].plan);
     return status;
 }
 
@@ -662,7 +670,7 @@ static ts_status convolution(ts_frame *f)
     if (bias && !(bias->flags & TS_TENSOR_CONTIGUOUS))
         TS_TRY(bias = ts_clone(bias));
     b.bias = bias;
-    maker make = b.c.transposed ? make_x_in_layout : make_y_in_layout;
+    job_maker make = b.c.transposed ? make_x_in_layout : make_y_in_layout;
     return run(f, &b, &make, 1, NULL);
 }
 
@@ -680,8 +688,8 @@ static ts_status convolution_backward(ts_frame *f)
         return TS_OK;
     job jobs[2] = {job_of(f, wants[0] ? f->rets[0].t : NULL, grad, f->args[2].t),
                    job_of(f, f->args[1].t, grad, f->rets[1].t)};
-    maker for_x = jobs[0].c.transposed ? make_y_in_layout : make_x_in_layout;
-    maker makers[2] = {wants[0] ? for_x : NULL,
+    job_maker for_x = jobs[0].c.transposed ? make_y_in_layout : make_x_in_layout;
+    job_maker makers[2] = {wants[0] ? for_x : NULL,
                        wants[1] ? make_w_in_layout : NULL};
     return run(f, jobs, makers, 2, wants[2] ? f->rets[2].t : NULL);
 }

@@ -30,6 +30,7 @@ typedef struct pool_job {
     int64_t planes, channels; /* channels-last: samples and channels; else all planes and 1 */
     ts_axis axis[3];
     bool last;              /* channels-last */
+    int64_t block;          /* backward: channels per task */
     int64_t size, out;      /* elements of a plane of the forward op's argument and result */
     ts_slots *slots;        /* scratch memory */
     atomic_bool outside;    /* backward: an index is outside its plane, or a tap its window */
@@ -204,6 +205,14 @@ static ts_tensor *in_order(ts_tensor *t, bool last)
     return ts_contiguous(last ? ts_permute(t, order, t->ndim) : t);
 }
 
+/** Channels per task of a channels-last backward: all if each thread gets a sample, because whole
+ *  pixels are cleared and added to faster. Results do not depend on it. Halves have few, whose sums
+ *  fit in caches. */
+static int64_t block_of(const pool_job *job, bool halves)
+{
+    return !halves && job->planes >= ts_num_threads() ? ts_max64(job->channels, 1) : CHANNELS;
+}
+
 /** (grad, indices or taps, ...) -> dx, plus `added` unless it is NULL. TS_ERR_INDEX if an index is
  *  outside its plane or a tap outside its window. */
 static ts_status add_gradients(ts_frame *f, ts_tensor *added)
@@ -223,11 +232,12 @@ static ts_status add_gradients(ts_frame *f, ts_tensor *added)
                                               [TS_F32] = pool_backward_f32,
                                               [TS_BF16] = pool_backward_bf16,
                                               [TS_F16] = pool_backward_f16};
-    int64_t tasks = job.planes * ts_ceil_div(job.channels, CHANNELS), some = job.channels;
-    some = ts_min64(some, CHANNELS);
+    bool halves = f->plan->compute == TS_BF16 || f->plan->compute == TS_F16;
+    job.block = block_of(&job, halves);
+    int64_t tasks = job.planes * ts_ceil_div(job.channels, job.block);
+    int64_t some = ts_min64(job.channels, job.block);
     if (tasks <= 0)
         return TS_OK;
-    bool halves = f->plan->compute == TS_BF16 || f->plan->compute == TS_F16;
     ts_slots slots;
     int64_t floats = halves ? ts_max64(job.size * some, PLANES) : 0;
     TS_TRY(ts_slots_begin(f, &slots, tasks, 4 * floats, "planes of an image"));

@@ -5,7 +5,7 @@
 
 #ifndef TS_BACKENDS_CPU_POOL_REAL_H
 #define TS_BACKENDS_CPU_POOL_REAL_H
-enum { CHANNELS = 16, /* channels per task of a channels-last backward */
+enum { CHANNELS = 16, /* channels per task of a channels-last backward, or all (block_of()) */
        FEW_CHANNELS = 8, /* a backward adds the gradients of fewer channels one by one */
        PLANES = 4096,    /* elements of small planes that a backward clears together */
        SPARSE = 64 };    /* least elements per gradient of a plane that is mostly 0 */
@@ -497,19 +497,20 @@ VEC_FN bool S(store_sparse)(ts_dtype kind, const pool_job *job, int64_t plane, T
 }
 
 /** Initializes the result with start_run() and adds each gradient at its index or tap; bf16 and f16
- * are added in f32. A task is a plane, or CHANNELS channels of a sample. Sets job->outside if an
+ * are added in f32. A task is a plane, or job->block channels of a sample. Sets job->outside if an
  * index is outside its plane, or a tap outside its window. */
 VEC_FN void S(scatter_planes)(ts_dtype kind, pool_job *job, int64_t begin, int64_t end)
 {
     bool inside = true, halves = kind != TS_F32 && kind != TS_F64;
-    int64_t n = job->channels, blocks = ts_ceil_div(n, CHANNELS), size = job->size, out = job->out;
+    int64_t n = job->channels, block = job->block, blocks = ts_ceil_div(n, block), size = job->size,
+            out = job->out;
     bool sparse = halves && n == 1 && job->indices && !job->added && out * SPARSE <= size;
     T *scratch = ts_slot(job->slots);
     if (sparse)
         memset(scratch, 0, (size_t)size * sizeof *scratch);
     for (int64_t task = begin, many = 1; task < end && (inside || !sparse); task += many) {
-        int64_t plane = task / blocks, c = task % blocks * CHANNELS,
-                some = ts_min64(n - c, CHANNELS), pitch = halves ? some : n,
+        int64_t plane = task / blocks, c = task % blocks * block,
+                some = ts_min64(n - c, block), pitch = halves ? some : n,
                 at = plane * size * n + c;
         if (sparse) {
             inside = S(store_sparse)(kind, job, plane, scratch);

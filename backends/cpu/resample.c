@@ -52,6 +52,13 @@ typedef struct resample_job {
     ts_slots *slots;          /* scratch rows of threads */
 } resample_job;
 
+/** Planes of `size` consecutive elements that are averaged to one element each. */
+typedef struct average_job {
+    const void *x;
+    void *y;
+    int64_t size;
+} average_job;
+
 /** Lines along one dim, one per plane and channel. Elements of a line are `channels` elements
  * apart. */
 typedef struct line_job {
@@ -464,6 +471,22 @@ static ts_status run_tables(ts_frame *f, resample_job *job, const ts_resampling 
     return status;
 }
 
+/** True if an adaptive pool averages each plane of f32 or f64 to one element, and the planes are
+ *  contiguous. */
+static bool averages_planes(const ts_frame *f, const ts_resampling *r, const resample_job *job)
+{
+    bool wide = f->plan->compute == TS_F64 || f->plan->compute == TS_F32;
+    return f->op == TS_OP_adaptive_avg_pool && wide && !job->last && f->args[0].t->numel &&
+           r->axis[0].out == 1 && r->axis[1].out == 1 && r->axis[2].out == 1;
+}
+
+static void average_planes(const ts_frame *f, const ts_resampling *r, const resample_job *of)
+{
+    average_job job = {of->x, of->y, r->axis[0].in * r->axis[1].in * r->axis[2].in};
+    ts_parallel_for(of->planes, TS_CPU_GRAIN(1) / (job.size + 1) + 1,
+                    f->plan->compute == TS_F64 ? average_planes_f64 : average_planes_f32, &job);
+}
+
 static ts_status resample(ts_frame *f)
 {
     ts_resampling r = ts_cpu_resampling(f);
@@ -476,6 +499,10 @@ static ts_status resample(ts_frame *f)
     if (job.last) {
         job.channels = x->sizes[1];
         job.planes = x->sizes[0];
+    }
+    if (averages_planes(f, &r, &job)) {
+        average_planes(f, &r, &job);
+        return TS_OK;
     }
     simplify(&r);
     drop_widths_of_one(&r);

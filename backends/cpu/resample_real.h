@@ -5,7 +5,8 @@
 
 #ifndef TS_BACKENDS_CPU_RESAMPLE_REAL_H
 #define TS_BACKENDS_CPU_RESAMPLE_REAL_H
-enum { LONG_TAPS = 16, /* fewest contiguous taps that are summed in vectors */
+enum { AVERAGED_VECTORS = 4, /* vectors that average_planes() adds to */
+       LONG_TAPS = 16, /* fewest contiguous taps that are summed in vectors */
        PIXEL_VECTORS = 4, /* vectors that are summed together in registers */
        MANY_TAPS = 32,    /* fewest pixels of a window for combine_window() */
        SUMMED_CHANNELS = 1024 }; /* most channels that combine_window() sums together */
@@ -361,6 +362,25 @@ VEC_FN void S(resample_parts)(ts_dtype kind, const line_job *job, int64_t begin,
                        F(load_n)(sums + line * job->part + i, some) * factor, some);
             }
         }
+    }
+}
+
+/** Averages whole planes begin to end - 1, in AVERAGED_VECTORS chains of vectors. */
+static void S(average_planes)(void *ctx, int64_t begin, int64_t end)
+{
+    const average_job *job = ctx;
+    int64_t n = job->size, whole = n / (AVERAGED_VECTORS * LANES) * (AVERAGED_VECTORS * LANES);
+    for (int64_t plane = begin; plane < end; plane++) {
+        const T *x = (const T *)job->x + plane * n;
+        V sum[AVERAGED_VECTORS];
+        for (int v = 0; v < AVERAGED_VECTORS; v++)
+            sum[v] = F(zero)();
+        for (int64_t i = 0; i < whole; i += AVERAGED_VECTORS * LANES)
+            for (int v = 0; v < AVERAGED_VECTORS; v++)
+                sum[v] = sum[v] + F(load)(x + i + v * LANES);
+        for (int64_t i = whole; i < n; i += LANES)
+            sum[0] = sum[0] + F(load_n)(x + i, ts_min64(LANES, n - i));
+        ((T *)job->y)[plane] = F(hsum)((sum[0] + sum[1]) + (sum[2] + sum[3])) / (T)n;
     }
 }
 

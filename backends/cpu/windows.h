@@ -475,6 +475,17 @@ typedef struct weights {
 
 enum { WEIGHT_ROWS = 16 }; /* rows per task */
 
+/** Offset of tap t in the tensor, in elements. */
+static int64_t tap_offset(const weights *w, int64_t t)
+{
+    const axis *a = w->axis;
+    const int64_t j[3] = {t / a[2].taps / a[1].taps, t / a[2].taps % a[1].taps, t % a[2].taps};
+    int64_t offset = 0;
+    for (int d = 0; d < 3; d++)
+        offset += (a[d].first + j[d] * a[d].every) * w->at[d];
+    return offset;
+}
+
 /* The inner loop runs along the tensor's dim with the smaller stride. */
 static void copy_weights(void *ctx, int64_t begin, int64_t end)
 {
@@ -483,21 +494,28 @@ static void copy_weights(void *ctx, int64_t begin, int64_t end)
     int64_t taps = a[0].taps * a[1].taps * a[2].taps, last = ts_min64(end * WEIGHT_ROWS, w->rows);
     int64_t tap_step = w->by_window ? w->columns : 1, column_step = w->by_window ? 1 : taps;
     bool by_column = w->column > w->row;
-    for (int64_t block = begin * WEIGHT_ROWS; block < last; block += WEIGHT_ROWS) {
-        int64_t rows = ts_min64(WEIGHT_ROWS, last - block);
+    bool transposed = w->row == 1 && column_step == 1;
+    for (int64_t first = begin * WEIGHT_ROWS; first < last; first += WEIGHT_ROWS) {
+        int64_t rows = ts_min64(WEIGHT_ROWS, last - first);
+        for (int64_t t = 0; transposed && t < taps; t++) {
+            const block matrix = {w->matrix + (first * taps + t) * w->columns * w->item,
+                                  taps * w->columns, 1},
+                        part = {w->data + (first + tap_offset(w, t)) * w->item, 1,
+                                w->column};
+            copy_block(w->back ? part : matrix, w->back ? matrix : part, rows, w->columns,
+                       w->item);
+        }
+        if (transposed)
+            continue;
         int64_t outer = by_column ? w->columns : rows, inner = by_column ? rows : w->columns;
         int64_t step = by_column ? w->row : w->column,
                 to_step = by_column ? taps * w->columns : column_step;
         for (int64_t k = 0; k < outer; k++) {
-            int64_t row = by_column ? block : block + k, column = by_column ? k : 0;
+            int64_t row = by_column ? first : first + k, column = by_column ? k : 0;
             char *m = w->matrix + (row * taps * w->columns + column * column_step) * w->item;
             char *at = w->data + (row * w->row + column * w->column) * w->item;
             for (int64_t t = 0; t < taps; t++, m += tap_step * w->item) {
-                const int64_t j[3] = {t / a[2].taps / a[1].taps, t / a[2].taps % a[1].taps,
-                                      t % a[2].taps};
-                int64_t offset = 0;
-                for (int d = 0; d < 3; d++)
-                    offset += (a[d].first + j[d] * a[d].every) * w->at[d];
+                int64_t offset = tap_offset(w, t);
                 if (w->back)
                     copy_run(at + offset * w->item, step, m, to_step, inner, w->item);
                 else

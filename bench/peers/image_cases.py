@@ -1,6 +1,6 @@
 """
-CPU cases of bench/compare.py for image operators: the convolutions of ResNet-50 and of a U-Net with
-31 M parameters, contiguous and channels-last, forward and backward.
+CPU cases of bench/compare.py for image operators: the convolutions, batch norms and pools of
+ResNet-50 and of a U-Net with 31 M parameters, contiguous and channels-last, forward and backward.
 """
 # SPDX-License-Identifier: MIT
 from functools import partial
@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from peers.cpu_cases import Case, text
+from peers.image_ops import on_cpu
 
 aten = torch.ops.aten
 CASES = {}
@@ -24,6 +25,10 @@ UNET = [(1, 3, 128, 64, 3, 1), (1, 64, 128, 64, 3, 1), (1, 128, 64, 128, 3, 1),
         (1, 256, 32, 256, 3, 1), (1, 512, 16, 512, 3, 1), (1, 1024, 8, 1024, 3, 1),
         (1, 128, 128, 64, 3, 1), (1, 64, 128, 2, 1, 1)]
 UP = [(1, 128, 64, 64), (1, 1024, 8, 512)]  # transposed, kernel and stride 2
+# inputs of batch norms and pools
+NORMED = [(4, 64, 112, 112), (4, 256, 56, 56), (4, 512, 28, 28), (4, 2048, 7, 7),
+          (1, 64, 128, 128), (1, 512, 16, 16)]
+POOLED = [(4, 64, 112, 112), (4, 2048, 7, 7), (1, 64, 128, 128), (1, 512, 16, 16)]
 GROUPS = [(4, 96, 56, 96, 3, 1, 96), (4, 256, 28, 256, 3, 1, 32)]
 
 
@@ -66,3 +71,4 @@ for last in (False, True):
         convolution(*shape, 2, 2, last, transposed=True)
     for *shape, groups in GROUPS:
         convolution(*shape, last, groups)
+CASES.update(on_cpu(Case, {'batch_norm': NORMED, 'pool': POOLED}))

@@ -97,10 +97,10 @@ FAMILIES = {'batch_norm': (batch_norm, SHAPES),
             'pool': (pool, IMAGES), 'resize': (resize, IMAGES), 'pad': (pad, IMAGES)}
 
 
-def cases(family, dtype, device, scale=1):
+def cases(family, dtype, device, scale=1, shapes=None):
     """Yields (name, shape, Tessera call, PyTorch function)."""
-    make_all, shapes = FAMILIES[family]
-    for sizes in shapes:
+    make_all, usual = FAMILIES[family]
+    for sizes in shapes or usual:
         for last in (False, True):
             sizes = (sizes[0] * scale, *sizes[1:])
             for name, args, theirs in make_all(sizes, lambda s: image(s, last, dtype, device)):
@@ -108,17 +108,20 @@ def cases(family, dtype, device, scale=1):
                 yield name, text, (name.split()[0], args), theirs
 
 
-def on_cpu(case):
-    """For bench/compare.py: functions that create the cases, by name and shape."""
+def on_cpu(case, chosen):
+    """For bench/compare.py: functions that create the cases, by name and shape. chosen: shapes by
+    family."""
     made = {}
 
     def maker(family, index):
         def make():
-            _, _, call, theirs = list(cases(family, torch.float32, 'cpu'))[index]
+            _, _, call, theirs = list(cases(family, torch.float32, 'cpu',
+                                            shapes=chosen[family]))[index]
             return case([call], theirs, rtol=1e-3)
         return make
 
-    for family in FAMILIES:
-        for i, (name, shape, _, _) in enumerate(cases(family, torch.float32, 'meta')):
+    for family, shapes in chosen.items():
+        for i, (name, shape, _, _) in enumerate(cases(family, torch.float32, 'meta',
+                                                      shapes=shapes)):
             made[name, shape] = maker(family, i), False
     return made

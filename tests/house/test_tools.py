@@ -254,7 +254,7 @@ class Setup(ToolCase):
         self.program("env", 'shift; "$@"')
         self.program("cmp", "exit 0")  # the Python packages of the site are there
         self.packages("gcc libc6-dev meson ninja-build pkg-config python3 "
-                      "libjansson-dev libxxhash-dev libopenblas-dev libpng16-16")
+                      "libjansson-dev libxxhash-dev libopenblas-dev libpng16-16 libdnnl2")
         self.user(1000)
 
     def program(self, name, script):
