@@ -38,7 +38,9 @@ ts_attention ts_kernel_attention(const ts_frame *f)
                       .softcap = a[at->softcap].d, .dropout_p = a[at->dropout_p].d};
     if (a[at->mask].tag == TS_TAG_TENSOR)
         c.mask = a[at->mask].t;
-    if (a[at->cu_seqlens].tag == TS_TAG_TENSORS) {
+    if (a[at->cu_seqlens].tag == TS_TAG_TENSORS && a[at->cu_seqlens].count == 1) {
+        c.key_lengths = a[at->cu_seqlens].list[0];
+    } else if (a[at->cu_seqlens].tag == TS_TAG_TENSORS) {
         c.cu_seqlens_q = a[at->cu_seqlens].list[0];
         c.cu_seqlens_k = a[at->cu_seqlens].list[1];
         c.batch = c.cu_seqlens_q->sizes[0] - 1;
@@ -101,13 +103,30 @@ static ts_status check_operands(ts_frame *f, int first)
                           (int64_t[]){k->sizes[0], k->sizes[1], k->sizes[2], v->sizes[3]}, 4);
 }
 
+/** Checks key lengths: a list of one tensor, i32 of sizes (batch). */
+static ts_status check_key_lengths(ts_frame *f, const indices *at)
+{
+    const ts_tensor *t = f->args[at->cu_seqlens].list[0];
+    if (t->dtype != TS_I32)
+        return ts_fail_arg_hint(f, at->cu_seqlens, TS_ERR_DTYPE, "cast with ts_to()",
+                                "expected key lengths of dtype i32, got %s",
+                                ts_dtype_name((ts_dtype)t->dtype));
+    if (t->ndim != 1 || t->sizes[0] != f->args[at->first].t->sizes[0])
+        return ts_fail_arg(f, at->cu_seqlens, TS_ERR_SHAPE,
+                           "expected key lengths of sizes (%lld), as the batch, got %s",
+                           (long long)f->args[at->first].t->sizes[0], TS_SIZES_TEXT(t));
+    return TS_OK;
+}
+
 /** Checks the arguments of a packed batch: cu_seqlens, two tensors of sequence bounds (i32, sizes
- *  (sequences + 1)), and max_seqlens, two numbers. */
+ *  (sequences + 1)), and max_seqlens, two numbers. A single tensor holds key lengths instead. */
 static ts_status check_packed(ts_frame *f, const indices *at)
 {
     const ts_value *lists = &f->args[at->cu_seqlens], *most = &f->args[at->max_seqlens];
     if (lists->tag == TS_TAG_NONE && most->tag == TS_TAG_NONE)
         return TS_OK;
+    if (lists->tag != TS_TAG_NONE && lists->count == 1 && most->tag == TS_TAG_NONE)
+        return check_key_lengths(f, at);
     if (lists->tag == TS_TAG_NONE || lists->count != 2)
         return ts_fail_arg(f, at->cu_seqlens, TS_ERR_VALUE,
                            "expected two tensors of bounds, for queries and for keys, got %u",
@@ -186,7 +205,7 @@ uint64_t ts_reserve_scaled_dot_product_attention(const ts_frame *f)
 {
     const ts_value *a = f->args, *lists = &a[forward.cu_seqlens], *most = &a[forward.max_seqlens];
     const ts_value *window = &a[forward.window];
-    bool packed = lists->tag == TS_TAG_TENSORS;
+    bool packed = lists->tag == TS_TAG_TENSORS && !(lists->count == 1 && most->tag == TS_TAG_NONE);
     if (!(a[forward.dropout_p].d > 0) || a[0].t->ndim != 4 || a[1].t->ndim != 4 ||
         (window->tag == TS_TAG_INTS && window->count != 2) ||
         (packed && (lists->count != 2 || lists->list[0]->ndim != 1 || most->tag != TS_TAG_INTS ||
@@ -241,7 +260,8 @@ ts_status ts_infer_scaled_dot_product_attention_backward(ts_frame *f)
 typedef struct padding {
     ts_tensor *from;   /* (B S) i64, token at each padded position; NULL: not packed */
     ts_tensor *to;     /* (tokens) i64, padded position of each token */
-    ts_tensor *length; /* (B, 1, 1, 1) i64, number of tokens of each sequence */
+    ts_tensor *length; /* (B, 1, 1, 1) i64, number of tokens of each sequence; NULL: `most`. Keys
+                          may have lengths without being packed */
     int64_t batch, most; /* B, and S, the padded length */
 } padding;
 
@@ -313,14 +333,17 @@ static ts_tensor *hidden(const ts_attention *c, const padding *rows, const paddi
     ts_tensor *row = ts_unsqueeze(count_up(c->rows, device), 1);
     /* position of a key minus the position of the row's own key, (S, T) or (B, 1, S, T) */
     ts_tensor *ahead = ts_sub(key, row);
-    ahead = rows->from ? ts_sub(ahead, ts_sub(keys->length, rows->length))
-                       : ts_sub_scalar(ahead, c->keys - c->rows);
+    ahead = rows->length   ? ts_sub(ahead, ts_sub(keys->length, rows->length))
+            : keys->length ? ts_sub(ahead, ts_sub_scalar(keys->length, c->rows))
+                           : ts_sub_scalar(ahead, c->keys - c->rows);
     if (c->right < c->rows + c->keys)
         all = mask_or(all, ts_gt_scalar(ahead, c->right));
     if (c->left < c->rows + c->keys)
         all = mask_or(all, ts_lt_scalar(ahead, -c->left));
-    if (rows->from)
-        all = mask_or(mask_or(all, ts_ge(row, rows->length)), ts_ge(key, keys->length));
+    if (rows->length)
+        all = mask_or(all, ts_ge(row, rows->length));
+    if (keys->length)
+        all = mask_or(all, ts_ge(key, keys->length));
     if (c->mask)
         all = mask_or(all, c->mask->dtype == TS_BOOL
                               ? ts_logical_not((ts_tensor *)c->mask)
@@ -365,6 +388,11 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
     if (packed) {
         TS_TRY(padding_of(&rows, (ts_tensor *)c.cu_seqlens_q, c.query->sizes[2], c.rows));
         TS_TRY(padding_of(&keys, (ts_tensor *)c.cu_seqlens_k, c.key->sizes[2], c.keys));
+    }
+    if (c.key_lengths) {
+        keys.length = ts_reshape(ts_to((ts_tensor *)c.key_lengths, TS_I64),
+                                 (int64_t[]){c.batch, 1, 1, 1}, 4);
+        TS_TRY(keys.length);
     }
     for (int i = 0; i < 7; i++) { /* grad, grad_lse, query, key, value, out, lse */
         bool statistic = i == 1 || i == 6;
@@ -465,12 +493,19 @@ static bool box_options(ts_value *args, boxes *b, const ts_attention_opts *o, co
                    "max_seqlen_k, got none");
         return false;
     }
+    if (packed && o->key_lengths) {
+        ts_fail_op(TS_ERR_VALUE, op, site, NULL,
+                   "argument 'key_lengths': expected none with cu_seqlens, got lengths");
+        return false;
+    }
     *b = (boxes){{o->max_seqlen_q, o->max_seqlen_k},
                  {o->window ? o->window_left : -1,
                   o->causal ? 0 : o->window ? o->window_right : -1}};
     const ts_value boxed[OPTIONS] = {
         ts_value_at(o->mask),
-        packed ? V_TS(o->cu_seqlens, 2) : ts_value_none(),
+        packed           ? V_TS(o->cu_seqlens, 2)
+        : o->key_lengths ? V_TS(o->key_lengths, 1)
+                         : ts_value_none(),
         packed ? V_IS(b->max_seqlens, 2) : ts_value_none(),
         /* 0: absent; the kernel then uses 1 / sqrt(D) */
         o->scale == 0 ? ts_value_none() : V_F(o->scale),

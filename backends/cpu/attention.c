@@ -47,14 +47,15 @@ typedef struct attention {
     ts_slots slots;
 } attention;
 
-/** An independent attention problem: one batch element, or one packed sequence. */
+/** An independent attention problem: one batch element, or one packed sequence. `keys` are those
+ * of its key_lengths. */
 typedef struct part {
     int64_t index; /* among the parts */
     int64_t batch; /* batch index in the tensors; 0 for packed sequences */
     int64_t rows, keys, row0, key0; /* numbers of rows and keys; the first of each in the tensors */
 } part;
 
-/** Element i of the cumulative bounds t (i32, 1-D). */
+/** Element i of the cumulative bounds or lengths t (i32, 1-D). */
 static int64_t bound(const ts_tensor *t, int64_t i)
 {
     return ((const int32_t *)t->data)[i * t->strides[0]];
@@ -64,6 +65,8 @@ static int64_t bound(const ts_tensor *t, int64_t i)
 static part part_of(const attention *s, int64_t i)
 {
     const ts_tensor *q = s->c.cu_seqlens_q, *k = s->c.cu_seqlens_k;
+    if (s->c.key_lengths)
+        return (part){i, i, s->rows, bound(s->c.key_lengths, i), 0, 0};
     if (!q)
         return (part){i, i, s->rows, s->keys, 0, 0};
     return (part){i, 0, bound(q, i + 1) - bound(q, i), bound(k, i + 1) - bound(k, i), bound(q, i),
@@ -160,6 +163,23 @@ static operand operand_of(const ts_value *v)
 
 static int64_t round_up(int64_t n, int64_t to) { return ts_ceil_div(n, to) * to; }
 
+/** Checks the key lengths: each is from 0 to the number of keys. Otherwise returns TS_ERR_VALUE. */
+static ts_status check_lengths(const ts_frame *f, const ts_attention *c)
+{
+    for (int64_t i = 0; i < c->batch; i++) {
+        int64_t length = bound(c->key_lengths, i);
+        if (length >= 0 && length <= c->keys)
+            continue;
+        int arg = 0; /* the list of the lengths */
+        while (f->args[arg].tag != TS_TAG_TENSORS)
+            arg++;
+        return ts_fail_arg(f, arg, TS_ERR_VALUE,
+                           "expected key lengths from 0 to the %lld keys, got %lld in batch %lld",
+                           (long long)c->keys, (long long)length, (long long)i);
+    }
+    return TS_OK;
+}
+
 /** Checks the cumulative bounds t of packed sequences: they run from 0 to `tokens`, with lengths
  * from 0 to `most`. Otherwise returns TS_ERR_VALUE. *longest receives the largest length. */
 static ts_status check_bounds(const ts_frame *f, const ts_tensor *t, int64_t tokens, int64_t most,
@@ -222,6 +242,8 @@ static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
         TS_TRY(ts_checked(
             f, check_bounds(f, c->cu_seqlens_k, c->key->sizes[2], c->keys, &s->keys)));
     }
+    if (c->key_lengths)
+        TS_TRY(ts_checked(f, check_lengths(f, c)));
     s->depth = c->depth;
     s->value_depth = c->value_depth;
     int64_t panel = c->query->dtype == TS_F32 ? MICRO_COLUMNS_F : MICRO_COLUMNS_D;
@@ -293,7 +315,7 @@ static ts_status backward(ts_frame *f)
     if (a[1].tag == TS_TAG_TENSOR)
         s.g_lse = a[1].t->data;
     int64_t shared = s.heads / s.share, tasks = s.c.batch * shared;
-    s.zeroed = s.c.left < s.c.rows + s.c.keys || s.c.cu_seqlens_q;
+    s.zeroed = s.c.left < s.c.rows + s.c.keys || s.c.cu_seqlens_q || s.c.key_lengths;
     if (!tasks || !s.rows || !s.keys) {
         zero_results(f);
         return TS_OK;

@@ -126,7 +126,13 @@ static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype,
         c->q_starts_step = ts_strides(a.cu_seqlens_q)[0];
         c->k_starts_step = ts_strides(a.cu_seqlens_k)[0];
     }
+    if (a.key_lengths) {
+        c->k_lengths = (const int *)ts_kernel_data(a.key_lengths);
+        c->k_lengths_step = ts_strides(a.key_lengths)[0];
+    }
+    c->uneven = c->q_starts || c->k_lengths;
     c->softcap = (float)a.softcap;
+    c->by_softcap = a.softcap > 0 ? (float)(c->scale / a.softcap) : 0;
     if (a.mask) {
         ts_dtype of = ts_dtype_of(a.mask);
         c->mask = ts_kernel_data(a.mask);
@@ -182,19 +188,14 @@ static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dt
                                            : nullptr;
     if (*why)
         return PLAIN;
-    *why = most == MMA                            ? "TS_CUDA_ATTENTION"
-           : dtype == TS_F32                      ? "f32"
-           : !device->hopper                      ? "not a Hopper GPU, or no code for one"
-           : depth > deepest                      ? "a depth above 128"
-           : c.q_starts                           ? "packed sequences"
-           : c.softcap > 0                        ? "a softcap"
-           : !(a.scale > 0) || isinf(a.scale)     ? "a scale that is not a positive number"
-           : c.mask_type > MASK_BOOL && c.dropout ? "dropout with an additive mask"
-           : c.mask_type > MASK_BOOL && (a.scale < 0x1p-20 || a.scale > 8)
-               ? "an additive mask, and a scale that is not between 2^-20 and 8"
+    *why = most == MMA         ? "TS_CUDA_ATTENTION"
+           : dtype == TS_F32   ? "f32"
+           : !device->hopper   ? "not a Hopper GPU, or no code for one"
+           : depth > deepest   ? "a depth above 128"
            : c.mask_type > MASK_BOOL && far_apart(c.mask_steps) ? "a mask with steps beyond 2^31"
-           : !c.keys                                            ? "no keys"
-                                                                : nullptr;
+           : !c.keys || !c.k_tokens ? "no keys"
+           : !c.batches             ? "no sequences"
+                                    : nullptr;
     return *why ? MMA : WGMMA;
 }
 
@@ -318,11 +319,20 @@ static ts_status forward(ts_frame *f)
     TS_CUDA_TRY(read_operand(&c.v, f->args[2].t, c, grain));
     c.out = operand_of(out.made, c.q_starts);
     c.lse = lse.made ? ts_kernel_data(lse.made) : nullptr;
-    if (path == WGMMA && !(c.taken = (unsigned *)ts_scratch_take(where, sizeof *c.taken)))
-        return ts_error_code();
-    int64_t part_bytes = 0;
+    int64_t part_bytes = 0, taken_bytes = 0;
+    c.early = device->clusters;
+    void *taken = nullptr;
+    if (path == WGMMA) {
+        bool listed = attention_rules_of(c) >= LENGTHS;
+        taken_bytes = listed ? attention_list_bytes(c, attention_unit_room(c, false, 64))
+                             : (int64_t)sizeof *c.taken;
+        if (!(taken = ts_scratch_take(where, taken_bytes)))
+            return ts_error_code();
+        c.taken = (unsigned *)taken;
+        if (listed)
+            attention_place_list(c, taken);
+    }
     if (path == SPLIT) {
-        c.early = device->clusters;
         c.splits = attention_split_count(c);
         part_bytes = attention_split_bytes(c);
         if (part_bytes && !(c.parts = (float *)ts_scratch_take(where, part_bytes)))
@@ -336,8 +346,8 @@ static ts_status forward(ts_frame *f)
                : dtype == TS_BF16 ? run_forward<bf16>(c, path, on.stream)
                                   : run_forward<f16>(c, path, on.stream);
     });
-    if (c.taken)
-        ts_scratch_give(where, c.taken, sizeof *c.taken);
+    if (taken)
+        ts_scratch_give(where, taken, taken_bytes);
     if (c.parts)
         ts_scratch_give(where, c.parts, part_bytes);
     TS_CUDA_TRY(status);
@@ -370,6 +380,8 @@ static ts_status backward(ts_frame *f)
         TS_CUDA_TRY(begin_result(&grads[i], f->rets[i], aligned));
         if (grads[i].made)
             *results[i] = operand_of(grads[i].made, c.q_starts);
+        if (c.k_lengths && i && grads[i].made) /* kernels write no gradients beyond the lengths */
+            TS_CUDA_TRY(ts_status_of_pointer(ts_zero_(grads[i].made)));
     }
     TS_CUDA_TRY(read_operand(&c.g, f->args[0].t, c, grain));
     TS_CUDA_TRY(read_operand(&c.q, f->args[2].t, c, grain));
@@ -384,18 +396,31 @@ static ts_status backward(ts_frame *f)
 
     /* Hopper's kernels copy the pairs of whole tiles, so rows are padded to a multiple of 128 */
     c.pair_rows = path == WGMMA ? (c.q_tokens + 127) / 128 * 128 : c.q_tokens;
+    bool listed = path == WGMMA && attention_rules_of(c) >= LENGTHS;
+    int64_t list = 0;
+    if (listed) {
+        int64_t keys = attention_unit_room(c, true, 128),
+                queries = attention_unit_room(c, false, 128);
+        list = (attention_list_bytes(c, keys > queries ? keys : queries) + 127) / 128 * 128;
+        if (c.q_starts) /* and padding between sequences: first_pair_of() */
+            c.pair_rows += (int64_t)c.batches * 128;
+    }
     int64_t rows = (c.q_starts ? 1 : a.batch) * a.heads * c.pair_rows,
             pairs = (rows * (dtype == TS_F64 ? 16 : 8) + 15) / 16 * 16,
             sums = takes_one_pass(c, path)
                        ? rows * attention_sum_columns(c) * (int64_t)sizeof(float)
                        : 0,
-            taken = path == WGMMA ? 16 : 0, parts = part_bytes(c, path),
-            bytes = pairs + sums + taken + parts;
-    if (bytes && !(c.pairs = ts_scratch_take(where, bytes)))
+            taken = path == WGMMA && !listed ? 16 : 0, parts = part_bytes(c, path),
+            bytes = list + pairs + sums + taken + parts;
+    char *scratch = nullptr;
+    if (bytes && !(scratch = (char *)ts_scratch_take(where, bytes)))
         return ts_error_code();
+    c.pairs = bytes ? scratch + list : nullptr;
     c.sums = sums ? (float *)((char *)c.pairs + pairs) : nullptr;
     c.taken = taken ? (unsigned *)((char *)c.pairs + pairs + sums) : nullptr;
     c.parts = parts ? (float *)((char *)c.pairs + pairs + sums + taken) : nullptr;
+    if (listed)
+        attention_place_list(c, scratch);
     ts_status status = on_device(f, [&](const call &on) {
         if (path == PLAIN)
             return dtype == TS_F64 ? attention_plain_backward<double>(c, on.stream)
@@ -404,8 +429,8 @@ static ts_status backward(ts_frame *f)
                : dtype == TS_BF16 ? run_backward<bf16>(c, path, on.stream)
                                   : run_backward<f16>(c, path, on.stream);
     });
-    if (c.pairs)
-        ts_scratch_give(where, c.pairs, bytes);
+    if (scratch)
+        ts_scratch_give(where, scratch, bytes);
     TS_CUDA_TRY(status);
     for (int i = 0; i < 3; i++)
         TS_CUDA_TRY(end_result(grads[i]));

@@ -6,6 +6,7 @@
 #ifndef TS_CUDA_ATTENTION_CUH
 #define TS_CUDA_ATTENTION_CUH
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include "backends/cuda/philox.cuh"
@@ -47,6 +48,13 @@ struct attention_call {
     int splits;   /* number of runs */
     bool early;        /* sm_90 and later: a kernel may begin before the previous kernel ends */
     unsigned *taken;   /* Hopper: counter from which blocks take their next rows or keys */
+    /* Hopper, sequences of different lengths (attention_lists.cuh); NULL: all batches have the same
+     * lengths. units: the (batch, block) pairs that blocks process, *unit_count of them, at most
+     * unit_room; maps: four TMA descriptors per batch, which end at the batch's last row or key. */
+    int2 *units;
+    unsigned *unit_count;
+    unsigned unit_room;
+    CUtensorMap *maps;
     double scale;      /* factor of the raw scores q k */
     float to_log2;     /* multiplies a score to give an exponent of 2: a raw score, or if `bent`
                           the result of attention_score() */
@@ -64,11 +72,15 @@ struct attention_call {
      * bounds of the sequences' lengths. NULL: not packed. */
     const int *q_starts, *k_starts;
     int64_t q_starts_step, k_starts_step;
+    const int *k_lengths; /* numbers of keys of each batch, at a stride, or NULL: all have `keys` */
+    int64_t k_lengths_step;
     int64_t q_tokens, k_tokens; /* rows of the tensors: rows and keys unless packed */
+    bool uneven;   /* batches have lengths of their own: packed sequences, or k_lengths */
     bool rules;    /* a mask or dropout, or `bent` */
     bool bent;     /* an additive mask, a softcap, or a scale that is not positive and finite:
                       kernels compute scores by attention_score() */
     float softcap; /* 0: none */
+    float by_softcap; /* scale / softcap, or 0 */
     int mask_type;
     const void *mask;
     int64_t mask_steps[4]; /* strides in elements: batch, head, row, key */
@@ -115,9 +127,17 @@ __device__ __forceinline__ attention_span span_of(const attention_call &c, int b
                                  (int)s.first_key);
         s.first_statistic = s.first_row;
     }
+    if (c.k_lengths) /* unchecked, too */
+        s.keys = attention_clamped(c.k_lengths[batch * c.k_lengths_step], 0, c.keys);
     s.low = s.keys - s.rows - c.left;
     s.high = s.keys - s.rows + c.right;
     return s;
+}
+/** span_of() if all batches have the same lengths. */
+__device__ __forceinline__ attention_span whole_span_of(const attention_call &c, int batch)
+{
+    return {0, 0, (int64_t)batch * c.heads * c.rows, c.rows, c.keys, c.keys - c.rows - c.left,
+            c.keys - c.rows + c.right};
 }
 /** Index of a row in lse. */
 __device__ __forceinline__ int64_t statistic_of(const attention_call &c, const attention_span &s,
@@ -126,11 +146,21 @@ __device__ __forceinline__ int64_t statistic_of(const attention_call &c, const a
     return s.first_statistic + head * c.q_tokens + row;
 }
 
-/** Index of a row in c.pairs. */
+/** First row of a packed sequence in c.pairs. Hopper's kernels copy whole tiles of up to 128 rows,
+ * so that their sequences begin at multiples of 128, and have padding after their rows. */
+__device__ __forceinline__ int64_t first_pair_of(const attention_call &c, int batch,
+                                                 int64_t first_row)
+{
+    return c.units ? (first_row + (int64_t)batch * 128) / 128 * 128 : first_row;
+}
+/** Index of a row in c.pairs. UNEVEN: sequences may be packed. */
+template <bool UNEVEN = true>
 __device__ __forceinline__ int64_t pair_of(const attention_call &c, const attention_span &s,
                                            int batch, int head, int row)
 {
-    return ((c.q_starts ? 0 : (int64_t)batch * c.heads) + head) * c.pair_rows + s.first_row + row;
+    if (UNEVEN && c.q_starts)
+        return head * c.pair_rows + first_pair_of(c, batch, s.first_row) + row;
+    return ((int64_t)batch * c.heads + head) * c.pair_rows + row;
 }
 
 /** A range of rows or keys: first to end - 1. */
@@ -217,6 +247,44 @@ __device__ __forceinline__ A attention_kept(const attention_call &c, int batch, 
 }
 
 /* ---------------------------------------------------------------------------- launches ---- */
+
+/** Rules that a Hopper kernel applies in addition to the window: none; dropout, a boolean mask, or
+ * both (BITS); an additive mask without dropout (ADDED); lengths of each batch (LENGTHS); all
+ * options, selected at run time (ANY). Kernels with LENGTHS and ANY take blocks from c.units. */
+enum attention_hopper_rules { NO_RULES, BITS, ADDED, LENGTHS, ANY };
+
+inline attention_hopper_rules attention_rules_of(const attention_call &c)
+{
+    bool added = c.mask_type > MASK_BOOL, odd = !(c.scale > 0 && c.scale < INFINITY);
+    if (c.uneven)
+        return c.rules ? ANY : LENGTHS;
+    if (c.softcap > 0 || odd || (added && (c.dropout || c.scale < 0x1p-20 || c.scale > 8)))
+        return ANY;
+    return added ? ADDED : c.rules ? BITS : NO_RULES;
+}
+
+/** The largest number of blocks of `tile` keys or rows that c.units can hold. */
+inline int64_t attention_unit_room(const attention_call &c, bool keys, int tile)
+{
+    if (c.q_starts)
+        return (keys ? c.k_tokens : c.q_tokens) / tile + c.batches;
+    return (int64_t)c.batches * (((keys ? c.keys : c.rows) + tile - 1) / tile);
+}
+/** Bytes of the memory of attention_place_list() for lists of up to `room` blocks. */
+inline int64_t attention_list_bytes(const attention_call &c, int64_t room)
+{
+    return (int64_t)c.batches * 4 * (int64_t)sizeof(CUtensorMap) + 128 +
+           room * (int64_t)sizeof(int2);
+}
+/** Sets c.maps, c.taken, c.unit_count and c.units to parts of `memory`, which is aligned to 128
+ * bytes. */
+inline void attention_place_list(attention_call &c, void *memory)
+{
+    c.maps = (CUtensorMap *)memory;
+    c.taken = (unsigned *)(c.maps + (int64_t)c.batches * 4);
+    c.unit_count = c.taken + 1;
+    c.units = (int2 *)((char *)c.taken + 128);
+}
 
 /* Each function launches kernels on `stream`. T is bf16 or f16; all but attention_wgmma_*() also
  * accept float. `keys` selects the pass over keys (dk, dv) instead of the pass over queries (dq).

@@ -57,7 +57,7 @@ int attention_mma_runs(const attention_call &c, bool keys)
         });
     });
     int64_t blocks = heads * ((length + rows - 1) / rows), best = 1, least = INT64_MAX;
-    if (c.q_starts || !blocks)
+    if (c.uneven || !blocks)
         return 1;
     for (int64_t runs = 1; runs <= tiles && runs <= 64 && (runs == 1 || blocks * runs <= 2 * slots);
          runs++) {

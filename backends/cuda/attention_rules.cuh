@@ -14,10 +14,6 @@
 
 namespace ts {
 
-/** Rules that a Hopper kernel applies in addition to the window: none; dropout, a boolean mask, or
- * both (BITS); an additive mask without dropout (ADDED). */
-enum attention_hopper_rules { NO_RULES, BITS, ADDED };
-
 /** Bits of a lane's elements of N tiles of 16 x 8: element e of tile n is bit 4 n + e. */
 template <int N> struct attention_bits {
     uint32_t words[(N + 7) / 8];
@@ -128,6 +124,14 @@ __device__ __forceinline__ float marked_gradient(float p, float dp, float delta,
     return fabsf(p) * ((p < 0 ? 0 : dp * grow) - delta);
 }
 
+/** Multiplies two gradients by two slopes, which are packed as f16. */
+__device__ __forceinline__ void times_slopes(float &x, float &y, uint32_t slopes)
+{
+    unpacked<f16, 2> two(__builtin_bit_cast(vec<f16, 2>, slopes));
+    x *= two.at[0];
+    y *= two.at[1];
+}
+
 /** Sets the scores of pairs that the mask hides to -Inf. */
 template <int N>
 __device__ __forceinline__ void hide_scores(float (&s)[N][4], const attention_bits<N> &shown)
@@ -137,6 +141,17 @@ __device__ __forceinline__ void hide_scores(float (&s)[N][4], const attention_bi
 #pragma unroll
         for (int e = 0; e < 4; e++)
             s[n][e] = shown.has(n, e) ? s[n][e] : -INFINITY;
+}
+
+/** tanh(x), with a relative error of about 2^-21. */
+__device__ __forceinline__ float attention_tanh(float x)
+{
+    float a = fabsf(x), xx = x * x;
+    float large = copysignf(1 - 2 * reciprocal(1 + exp2_fast(a * (2 * log2_e))), x);
+    float small = x + x * xx *
+                          (-0x1.555556p-2f +
+                           xx * (0x1.111112p-3f + xx * (-0x1.ba1ba2p-5f + xx * 0x1.664f48p-6f)));
+    return a > 0.3f ? large : small; /* NaN stays */
 }
 
 /** Bit i: whether byte i of four is not 0. */
@@ -231,7 +246,59 @@ struct attention_head {
             add_mask_of((const float *)c.mask, s, place);
     }
 
+    /**
+     * Replaces a lane's raw scores by attention_score(), with the mask's addends.
+     * @param place  place(n, e): (row, key) of element e of tile n
+     * @param slope  slope(n, half, word): receives the slopes of elements 2 half and 2 half + 1 of
+     *               tile n, as two f16; called only if there is a softcap
+     */
+    template <class T, int N, class F, class G>
+    __device__ __forceinline__ void bend(float (&s)[N][4], F &&place, G &&slope) const
+    {
+        float scale = (float)c.scale;
+        if (c.softcap > 0) {
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    float &x = s[n][2 * half], &y = s[n][2 * half + 1];
+                    x = attention_tanh(x * c.by_softcap);
+                    y = attention_tanh(y * c.by_softcap);
+                    slope(n, half, pack2<f16>(1 - x * x, 1 - y * y));
+                    x *= c.softcap;
+                    y *= c.softcap;
+                }
+        } else {
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    s[n][e] *= scale;
+        }
+        if (c.mask_type == MASK_OWN)
+            add_to_scores((const T *)c.mask, s, place);
+        else if (c.mask_type == MASK_F32)
+            add_to_scores((const float *)c.mask, s, place);
+    }
+
   private:
+    /** Adds the mask to scaled scores, as attention_score() does. */
+    template <class M, int N, class F>
+    __device__ __forceinline__ void add_to_scores(const M *mask, float (&s)[N][4], F &&place) const
+    {
+        mask += batch * c.mask_steps[0] + head * c.mask_steps[1];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int2 at = place(n, e);
+                float x = widen(mask[(int64_t)min(at.x, span.rows - 1) * (int)c.mask_steps[2] +
+                                     (int64_t)min(at.y, span.keys - 1) * (int)c.mask_steps[3]]),
+                      y = s[n][e] + x;
+                s[n][e] = x == -INFINITY ? x : y < -2e38f ? -2e38f : y;
+            }
+        }
+    }
     template <class M, int N, class F>
     __device__ __forceinline__ void add_mask_of(const M *mask, float (&s)[N][4], F &&place) const
     {

@@ -1,4 +1,5 @@
-/** @file attention_schedule.cuh  The order in which blocks process rows and heads on Hopper. */
+/** @file attention_schedule.cuh  The order in which blocks process rows and heads on Hopper, and
+ * the results of rows without keys. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_SCHEDULE_CUH
 #define TS_CUDA_ATTENTION_SCHEDULE_CUH
@@ -36,6 +37,23 @@ inline int attention_together(int64_t bytes, int64_t heads)
 {
     int64_t fit = bytes > 0 ? (32 << 20) / bytes : heads;
     return (int)(fit < 1 ? 1 : fit > heads ? heads : fit);
+}
+
+/** A warp writes results of rows that see no keys, `first` to first + ROWS - 1: out = 0, lse =
+ * -Inf. */
+template <class T, int ROWS, int DEPTH>
+__device__ __forceinline__ void attention_clear_rows(const attention_call &c,
+                                                     const attention_span &span, int batch,
+                                                     int head, int first)
+{
+#pragma unroll 1
+    for (int i = threadIdx.x % 32; i < ROWS * (DEPTH / 8); i += 32) {
+        int row = first + i / (DEPTH / 8), column = i % (DEPTH / 8) * 8;
+        if (row < span.rows && column < c.value_depth)
+            *(uint4 *)(c.out.of<T>(batch, head, span.first_row + row) + column) = uint4{};
+        if (row < span.rows && column == 0 && c.lse)
+            ((float *)c.lse)[statistic_of(c, span, head, row)] = -INFINITY;
+    }
 }
 
 } // namespace ts

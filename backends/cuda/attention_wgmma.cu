@@ -31,34 +31,52 @@ static cudaError_t launch(const attention_call &c, cudaStream_t stream)
 {
     using S = attention_wgmma_shape<DEPTH, GROUPS, RULES>;
     CUtensorMap q, k, v, out, mask = {};
-    int few = c.heads / c.share;
-    if (!tma_map<T>(&q, c.q, c.depth, c.rows, c.heads, c.batches, S::rows) ||
-        !tma_map<T>(&k, c.k, c.depth, c.keys, few, c.batches, S::wide) ||
-        !tma_map<T>(&v, c.v, c.value_depth, c.keys, few, c.batches, S::wide) ||
-        !tma_map<T>(&out, c.out, c.value_depth, c.rows, c.heads, c.batches, 64))
+    int few = c.heads / c.share, batches = c.q_starts ? 1 : c.batches, rows = (int)c.q_tokens,
+        keys = (int)c.k_tokens;
+    if (!tma_map<T>(&q, c.q, c.depth, rows, c.heads, batches, S::rows) ||
+        !tma_map<T>(&k, c.k, c.depth, keys, few, batches, S::wide) ||
+        !tma_map<T>(&v, c.v, c.value_depth, keys, few, batches, S::wide) ||
+        !tma_map<T>(&out, c.out, c.value_depth, rows, c.heads, batches, 64))
         return cudaErrorNotSupported;
     int64_t heads = (int64_t)c.batches * c.heads, all = heads * ((c.rows + S::rows - 1) / S::rows);
+    if (RULES == LENGTHS || RULES == ANY)
+        all = c.heads * attention_unit_room(c, false, S::rows);
     if (all > INT32_MAX)
         return cudaErrorNotSupported;
     int together = attention_together((int64_t)c.keys * DEPTH * 4 / c.share, heads);
-    /* if all rows see the same number of keys, a static schedule suffices; else a counter */
-    unsigned *taken = all > c.processors && !sees_everything(c) ? c.taken : nullptr;
     /* two groups with much work alternate at the tensor cores without barriers */
     bool turns = GROUPS > 1 && (DEPTH <= 64 || c.keys < 2048);
+    auto kernel = attention_wgmma_kernel<T, DEPTH, GROUPS, RULES>;
+    if constexpr (RULES == LENGTHS || RULES == ANY) {
+        attention_call listed = c;
+        attention_division by = {{q, k, v, out}, 1 << 1 | 1 << 2, false, S::rows, S::wide};
+        cudaError_t e = attention_list(listed, by, false, stream);
+        if (e != cudaSuccess)
+            return e;
+        return attention_launch_as(c.early, kernel, 1, all < c.processors ? all : c.processors, 1,
+                                   S::threads, S::bytes, stream, listed, q, k, v, out, mask, 1,
+                                   listed.taken, turns, false);
+    }
+    /* if all rows see the same number of keys, a static schedule suffices; else a counter */
+    unsigned *taken = all > c.processors && !sees_everything(c) ? c.taken : nullptr;
     bool staged = S::mask_stages > 0 && map_mask<T>(&mask, c, S::rows);
     cudaError_t e = taken ? cudaMemsetAsync(taken, 0, sizeof *taken, stream) : cudaSuccess;
     if (e != cudaSuccess)
         return e;
-    return attention_launch(attention_wgmma_kernel<T, DEPTH, GROUPS, RULES>, 1,
-                            all < c.processors ? all : c.processors, 1, S::threads, S::bytes,
-                            stream, c, q, k, v, out, mask, together, taken, turns, staged);
+    return attention_launch(kernel, 1, all < c.processors ? all : c.processors, 1, S::threads,
+                            S::bytes, stream, c, q, k, v, out, mask, together, taken, turns,
+                            staged);
 }
 
 template <class T, int RULES>
 static cudaError_t choose(const attention_call &c, cudaStream_t stream)
 {
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth;
-    if constexpr (RULES != NO_RULES) {
+    if constexpr (RULES == LENGTHS) {
+        return depth > 128  ? choose<T, ANY>(c, stream)
+               : depth > 64 ? launch<T, 128, 2, RULES>(c, stream)
+                            : launch<T, 64, 2, RULES>(c, stream);
+    } else if constexpr (RULES != NO_RULES) {
         if (depth > 128) /* beyond 192, shared memory holds the rows of one group */
             return depth > 192 ? launch<T, 256, 1, RULES>(c, stream)
                                : launch<T, 192, 2, RULES>(c, stream);
@@ -78,9 +96,18 @@ static cudaError_t choose(const attention_call &c, cudaStream_t stream)
 
 template <class T> cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream)
 {
-    return c.mask_type > MASK_BOOL ? choose<T, ADDED>(c, stream)
-           : c.rules               ? choose<T, BITS>(c, stream)
-                                   : choose<T, NO_RULES>(c, stream);
+    switch (attention_rules_of(c)) {
+    case NO_RULES:
+        return choose<T, NO_RULES>(c, stream);
+    case BITS:
+        return choose<T, BITS>(c, stream);
+    case ADDED:
+        return choose<T, ADDED>(c, stream);
+    case LENGTHS:
+        return choose<T, LENGTHS>(c, stream);
+    default:
+        return choose<T, ANY>(c, stream);
+    }
 }
 
 #else

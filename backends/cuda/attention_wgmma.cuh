@@ -17,6 +17,7 @@
 #define TS_CUDA_ATTENTION_WGMMA_CUH
 
 #include "backends/cuda/attention_addends.cuh"
+#include "backends/cuda/attention_lists.cuh"
 #include "backends/cuda/attention_rules.cuh"
 #include "backends/cuda/attention_schedule.cuh"
 #include "backends/cuda/wgmma.cuh"
@@ -30,7 +31,9 @@ template <int DEPTH_, int GROUPS, int RULES> struct attention_wgmma_shape {
     static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups,
                          row_stages = depth > 128 && groups > 1 ? 1 : 2;
     /* rules need registers, so fewer remain for scores */
-    static constexpr int wide = RULES == ADDED || (RULES && depth > 64) ? 64 : 128,
+    static constexpr int wide = RULES == ADDED || RULES == ANY || (RULES == BITS && depth > 64)
+                                    ? 64
+                                    : 128,
                          mask_stages = RULES != ADDED || depth > 128 ? 0
                                        : depth > 64                  ? 2
                                                                      : 4,
@@ -52,6 +55,10 @@ template <int DEPTH_, int GROUPS, int RULES> struct attention_wgmma_shape {
  * see. tiles = 0 ends the work. */
 struct alignas(16) attention_rows {
     int first, head, batch, tiles;
+};
+/** The sequence of a unit of work: its lengths, and where its rows begin in the tensor. */
+struct alignas(16) attention_lengths {
+    int rows, keys, first_row;
 };
 
 /**
@@ -162,31 +169,21 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     using S = attention_wgmma_shape<DEPTH, GROUPS, RULES>;
     constexpr int WIDE = S::wide;
     extern __shared__ char shared[];
+    constexpr bool UNEVEN = RULES == LENGTHS || RULES == ANY; /* blocks are in c.units */
     __shared__ attention_rows work_item[4]; /* read after the stages of queries are released */
+    __shared__ attention_lengths lengths[UNEVEN ? 4 : 1];
     uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + S::row_stages * S::q_bytes,
              k = out + S::q_bytes, v = k + S::stages * S::tile_bytes,
              mask = v + S::stages * S::tile_bytes;
     tile_ring<S::row_stages> rows{mask + S::mask_stages * S::mask_bytes};
     tile_ring<S::stages> keys{rows.barriers + rows.bytes}, values{keys.barriers + keys.bytes};
     tile_ring<S::mask_stages> masks{values.barriers + values.bytes};
-    const attention_span span = {
+    attention_span span = {
         0, 0, 0, c.rows, c.keys, c.keys - c.rows - c.left, c.keys - c.rows + c.right};
     auto last_tile = [&](int first) {
-        return (min(c.keys, min(first + S::rows, c.rows) + span.high) - 1) / WIDE;
+        return (min(span.keys, min(first + S::rows, span.rows) + span.high) - 1) / WIDE;
     };
-
-    /* one warp writes the results of rows that see no keys: out = 0, lse = -Inf */
-    auto clear_rows = [&](const attention_place &at, int first) {
-#pragma unroll 1
-        for (int i = threadIdx.x; i < S::rows * (DEPTH / 8); i += 32) {
-            int row = first + i / (DEPTH / 8), column = i % (DEPTH / 8) * 8;
-            if (row < c.rows && column < c.value_depth)
-                *(uint4 *)(c.out.of<T>(at.batch, at.head, row) + column) = uint4{};
-            if (row < c.rows && column == 0 && c.lse)
-                ((float *)c.lse)[((int64_t)at.batch * c.heads + at.head) * c.rows + row] =
-                    -INFINITY;
-        }
-    };
+    const float to_log2 = RULES == ANY ? log2_e : c.raw_to_log2;
 
     if (threadIdx.x == 0) {
         rows.init(S::groups);
@@ -196,6 +193,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             masks.init(4 * S::groups); /* each warp reads its part */
         barriers_ready();
     }
+    if constexpr (UNEVEN)
+        wait_for_kernel_in_front();
     __syncthreads();
 
     /* round: tiles of rows so far; passed: tiles of keys so far */
@@ -208,23 +207,39 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         unsigned blocks = (c.rows + S::rows - 1) / S::rows, heads = c.heads * c.batches,
                  all = heads * blocks;
         int v_row = 0; /* first row of the pending values, loaded after the next keys */
+        const CUtensorMap *k_from = &k_map, *v_from = &v_map, *v_pending = &v_map;
+        if constexpr (UNEVEN)
+            all = *c.unit_count * c.heads;
+        auto tensor_batch = [&](int batch) { return UNEVEN ? attention_batch(c, batch) : batch; };
         auto fetch_values = [&](int of) {
             int at = passed - 1;
             values.wait_empty(at);
             barrier_expect(values.full(at), S::tile_bytes);
-            tma_load_tile<WIDE, DEPTH>(v + at % S::stages * S::tile_bytes, &v_map, v_row,
-                                       work_item[of % 4].head / c.share, work_item[of % 4].batch,
-                                       values.full(at));
+            tma_load_tile<WIDE, DEPTH>(v + at % S::stages * S::tile_bytes,
+                                       UNEVEN ? v_pending : &v_map, v_row,
+                                       work_item[of % 4].head / c.share,
+                                       tensor_batch(work_item[of % 4].batch), values.full(at));
         };
         for (unsigned index = blockIdx.x, next; index < all; index = next) {
             next = gridDim.x + index;
             if (counter && threadIdx.x == 0)
                 next = gridDim.x + atomicAdd(counter, 1);
-            attention_place at = attention_longest_first(index, blocks, c.heads, heads, together);
-            int first = (blocks - 1 - at.block) * S::rows;
-            attention_range seen = keys_of_rows(span, first, min(first + S::rows, c.rows));
+            attention_place at;
+            int first;
+            if constexpr (UNEVEN) {
+                int2 unit = c.units[index / c.heads];
+                at = {unit.y, (int)(index % c.heads), unit.x};
+                first = unit.y * S::rows;
+                span = span_of(c, at.batch);
+            } else {
+                at = attention_longest_first(index, blocks, c.heads, heads, together);
+                first = (blocks - 1 - at.block) * S::rows;
+            }
+            attention_range seen = keys_of_rows(span, first, min(first + S::rows, span.rows));
             if (seen.end <= seen.first) {
-                clear_rows(at, first);
+                if constexpr (!UNEVEN)
+                    span.first_statistic = (int64_t)at.batch * c.heads * c.rows;
+                attention_clear_rows<T, S::rows, DEPTH>(c, span, at.batch, at.head, first);
             } else if (threadIdx.x == 0) {
                 int last = last_tile(first), tiles = last + 1 - seen.first / WIDE;
                 /* with one stage, the queries wait for the last scores of the rows before */
@@ -233,16 +248,28 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                     fetch_values(round - 1);
                 rows.wait_empty(round);
                 work_item[round % 4] = {first, at.head, at.batch, tiles};
+                int q_row = first, k_row = 0, batch = at.batch;
+                const CUtensorMap *q_from = &q_map;
+                if constexpr (UNEVEN) {
+                    lengths[round % 4] = {span.rows, span.keys, (int)span.first_row};
+                    q_from = attention_map(c.maps + batch * 4);
+                    k_from = attention_map(c.maps + batch * 4 + 1);
+                    v_from = attention_map(c.maps + batch * 4 + 2);
+                    q_row += (int)span.first_row;
+                    k_row = (int)span.first_key;
+                    batch = tensor_batch(batch);
+                }
                 barrier_expect(rows.full(round), S::q_bytes);
-                tma_load_tile<S::rows, DEPTH>(q + round % S::row_stages * S::q_bytes, &q_map,
-                                              first, at.head, at.batch, rows.full(round));
+                tma_load_tile<S::rows, DEPTH>(q + round % S::row_stages * S::q_bytes,
+                                              UNEVEN ? q_from : &q_map, q_row, at.head, batch,
+                                              rows.full(round));
 #pragma unroll 1
                 for (int i = 0; i < tiles; i++) {
                     keys.wait_empty(passed);
                     barrier_expect(keys.full(passed), S::tile_bytes);
-                    tma_load_tile<WIDE, DEPTH>(k + passed % S::stages * S::tile_bytes, &k_map,
-                                               (last - i) * WIDE, at.head / c.share, at.batch,
-                                               keys.full(passed));
+                    tma_load_tile<WIDE, DEPTH>(k + passed % S::stages * S::tile_bytes,
+                                               UNEVEN ? k_from : &k_map, k_row + (last - i) * WIDE,
+                                               at.head / c.share, batch, keys.full(passed));
                     if (passed && (i || late))
                         fetch_values(i ? round : round - 1);
                     if constexpr (S::mask_stages > 0)
@@ -253,7 +280,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                                      (last - i) * WIDE, first, c.mask_steps[1] ? at.head : 0,
                                      c.mask_steps[0] ? at.batch : 0, masks.full(passed));
                         }
-                    v_row = (last - i) * WIDE;
+                    v_row = k_row + (last - i) * WIDE;
+                    v_pending = v_from;
                     passed++;
                 }
                 round++;
@@ -290,6 +318,11 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         rows.wait_full(round);
         first = work_item[round % 4].first;
         tiles = work_item[round % 4].tiles;
+        if constexpr (UNEVEN) {
+            attention_lengths of = lengths[round % 4];
+            span = {of.first_row, 0, 0, of.rows, of.keys, of.keys - of.rows - c.left,
+                    of.keys - of.rows + c.right};
+        }
     };
     attention_bits<WIDE / 8> kept = {}, shown = {};
     constexpr bool STAGES = S::mask_stages > 0,
@@ -301,12 +334,13 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                 added.fetch(c, span, work_item[round % 4].batch, work_item[round % 4].head,
                             first + mine, from + lane % 4 * 2, from);
     };
-    constexpr bool APART = RULES == BITS && GROUPS > 1; /* dropout has a separate loop */
+    /* dropout has a separate loop, and kernels of all options have only that loop */
+    constexpr bool ONLY_APART = RULES == ANY, APART = (RULES == BITS && GROUPS > 1) || ONLY_APART;
     constexpr std::bool_constant<!APART> BESIDE;
     /* sets `kept` (if `draws`) and `shown`, the pairs of tile i that dropout keeps and the mask
      * shows, while products run */
     auto draw_bits = [&](int i, auto draws) {
-        if constexpr (RULES == BITS) {
+        if constexpr (RULES == BITS || RULES == ANY) {
             attention_head rules{c, span, work_item[round % 4].batch, work_item[round % 4].head};
             int from = (last_tile(first) - i) * WIDE, row = first + mine - lane / 4;
             if (draws && c.dropout)
@@ -336,6 +370,16 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             rules.template add_mask<T>(s, [&](int n, int e) {
                 return make_int2(first + mine + e / 2 * 8, from + n * 8 + lane % 4 * 2 + e % 2);
             });
+        } else if constexpr (RULES == ANY) {
+            attention_head rules{c, span, work_item[round % 4].batch, work_item[round % 4].head};
+            rules.template bend<T>(
+                s,
+                [&](int n, int e) {
+                    return make_int2(first + mine + e / 2 * 8, from + n * 8 + lane % 4 * 2 + e % 2);
+                },
+                [](int, int, uint32_t) {});
+            if (c.mask_type == MASK_BOOL)
+                hide_scores(s, shown);
         } else if (c.mask_type == MASK_BOOL) {
             hide_scores(s, shown);
         }
@@ -369,14 +413,15 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         pin_accumulators(s);
         release(keys.empty(passed));
         int begin = first + group * 64, from = (last_tile(first) - i) * WIDE;
-        if constexpr (RULES)
+        if constexpr (RULES != NO_RULES && RULES != LENGTHS)
             mask_scores(i, from);
         if (i == tiles - 1)
             release(rows.empty(round));
-        if (!sees_all(span, begin, min(begin + 64, c.rows), from, from + WIDE))
+        if (!sees_all(span, begin, min(begin + 64, span.rows), from, from + WIDE))
             attention_mask(s, span, first + mine, from);
-        bool shrinks = attention_softmax<RULES == ADDED>(s, of_top, of_sum, shrink, c.raw_to_log2);
-        if (RULES == BITS && draws && c.dropout)
+        bool shrinks = attention_softmax<RULES == ADDED || RULES == ANY>(s, of_top, of_sum, shrink,
+                                                                         to_log2);
+        if ((RULES == BITS || RULES == ANY) && draws && c.dropout)
             drop_weights(s, kept);
         return shrinks;
     };
@@ -413,16 +458,26 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     /* writes the rows of round `of`; if `more`, switches top, sum and o to the next rows */
     auto finish = [&](int of, bool more) {
         attention_rows r = work_item[of % 4];
+        attention_span own = {
+            0, 0, (int64_t)r.batch * c.heads * c.rows, c.rows, c.keys, 0, 0};
+        const CUtensorMap *out_to = &out_map;
+        if constexpr (UNEVEN) {
+            own.rows = lengths[of % 4].rows;
+            own.first_row = lengths[of % 4].first_row;
+            if (c.q_starts)
+                own.first_statistic = own.first_row;
+        }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float total = sum[half];
             total += __shfl_xor_sync(0xffffffffu, total, 1);
             total += __shfl_xor_sync(0xffffffffu, total, 2);
-            shrink[half] = total == 0 ? 0 : reciprocal(total) * (RULES == BITS ? c.grow_half : 1);
+            float grow = RULES == BITS || RULES == ANY ? c.grow_half : 1;
+            shrink[half] = total == 0 ? 0 : reciprocal(total) * grow;
             int row = r.first + mine + 8 * half;
-            float lse = total == 0 ? -INFINITY : top[half] * (c.raw_to_log2 * ln_2) + __logf(total);
-            if (c.lse && lane % 4 == 0 && row < c.rows)
-                ((float *)c.lse)[((int64_t)r.batch * c.heads + r.head) * c.rows + row] = lse;
+            float lse = total == 0 ? -INFINITY : top[half] * (to_log2 * ln_2) + __logf(total);
+            if (c.lse && lane % 4 == 0 && row < own.rows)
+                ((float *)c.lse)[statistic_of(c, own, r.head, row)] = lse;
             if (more) {
                 top[half] = next_top[half];
                 sum[half] = next_sum[half];
@@ -434,9 +489,13 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         put_group<T>(out + group * 64 * DEPTH * 2, o, shrink[0], shrink[1]);
         tma_sees_shared();
         turn_wait(8 + group, 128);
-        if (thread == 0)
-            tma_store_tile<64, DEPTH>(out + group * 64 * DEPTH * 2, &out_map, r.first + group * 64,
-                                      r.head, r.batch);
+        if (thread == 0) {
+            if constexpr (UNEVEN)
+                out_to = attention_map(c.maps + r.batch * 4 + 3);
+            tma_store_tile<64, DEPTH>(out + group * 64 * DEPTH * 2, UNEVEN ? out_to : &out_map,
+                                      (UNEVEN ? (int)own.first_row : 0) + r.first + group * 64,
+                                      r.head, UNEVEN ? attention_batch(c, r.batch) : r.batch);
+        }
         if (more)
             clear_sums();
     };
@@ -444,7 +503,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     /* Dropout's bits take most of the time, and code larger than the instruction cache is slow, so
      * this loop contains each step once. The bits of a tile are drawn while its scores and the
      * previous tile's sums are computed. */
-    if (APART && c.dropout) {
+    if (ONLY_APART || (APART && c.dropout)) {
         for (;; round++) {
             meet_rows();
             if (!tiles)

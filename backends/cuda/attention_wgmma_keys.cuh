@@ -13,6 +13,8 @@
 #ifndef TS_CUDA_ATTENTION_WGMMA_KEYS_CUH
 #define TS_CUDA_ATTENTION_WGMMA_KEYS_CUH
 
+#include "backends/cuda/attention_lists.cuh"
+#include "backends/cuda/attention_pairs.cuh"
 #include "backends/cuda/attention_rules.cuh"
 #include "backends/cuda/attention_schedule.cuh"
 #include "backends/cuda/early.cuh"
@@ -21,7 +23,7 @@
 namespace ts {
 
 /** Sizes of a block. keys: keys of the held tile; rows: rows of a streamed tile. */
-template <int DEPTH_> struct attention_wgmma_keys_shape {
+template <int DEPTH_, int RULES = NO_RULES> struct attention_wgmma_keys_shape {
     static constexpr int depth = DEPTH_, groups = 2, keys = 64 * groups,
                          rows = depth == 64 ? 128 : 64;
     static constexpr int stages = depth == 64 ? 2 : 3, threads = 128 * (groups + 1);
@@ -29,14 +31,17 @@ template <int DEPTH_> struct attention_wgmma_keys_shape {
                          pair_bytes = rows * 8;
     static constexpr int stage_bytes = 2 * tile_bytes;
     static constexpr int slab_bytes = rows * 128; /* gradients of a group's scores in one tile */
+    /* slopes of the softcap in one tile, as f16 */
+    static constexpr int slope_bytes = RULES == ANY ? keys * rows * 2 : 0;
     static constexpr int bytes = 1024 + 2 * held_bytes + stages * (stage_bytes + pair_bytes) +
-                                 groups * 2 * slab_bytes + 16 + tile_ring<stages>::bytes;
+                                 groups * 2 * slab_bytes + slope_bytes + 16 +
+                                 tile_ring<stages>::bytes;
 };
 
 /** A unit of work of a block: KEYS keys of a head, starting at key `first`, and the tiles of ROWS
  * rows that see them. Each query head that shares the keys has `tiles` such tiles, starting at tile
  * `start`; `total` is the number of tiles of all these heads. */
-template <int KEYS, int ROWS> struct attention_keys_work {
+template <int KEYS, int ROWS, bool UNEVEN> struct attention_keys_work {
     attention_span span;
     int head, batch, first, start, tiles, total;
 
@@ -44,11 +49,16 @@ template <int KEYS, int ROWS> struct attention_keys_work {
                                                    unsigned blocks, unsigned together)
     {
         int heads = c.heads / c.share;
-        attention_place at =
-            attention_longest_first(index, blocks, heads, heads * c.batches, together);
+        attention_place at;
+        if constexpr (UNEVEN) {
+            int2 unit = c.units[index / heads];
+            at = {unit.y, (int)(index % heads), unit.x};
+        } else {
+            at = attention_longest_first(index, blocks, heads, heads * c.batches, together);
+        }
         head = at.head;
         batch = at.batch;
-        span = span_of(c, batch);
+        span = UNEVEN ? span_of(c, batch) : whole_span_of(c, batch);
         first = at.block * KEYS;
         attention_range seen = rows_of_keys(span, first, min(first + KEYS, span.keys));
         start = seen.first / ROWS;
@@ -69,16 +79,19 @@ static __global__ void __launch_bounds__(384, 1)
                                 unsigned *counter)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using S = attention_wgmma_keys_shape<DEPTH>;
+    using S = attention_wgmma_keys_shape<DEPTH, RULES>;
     constexpr int ROWS = S::rows;
-    using work = attention_keys_work<S::keys, ROWS>;
+    constexpr bool UNEVEN = RULES == LENGTHS || RULES == ANY, /* blocks are in c.units */
+        DRAWS = RULES == BITS || RULES == ANY;
+    using work = attention_keys_work<S::keys, ROWS, UNEVEN>;
     extern __shared__ char shared[];
     __shared__ unsigned work_item; /* index of the block's item; >= all: the end of the work */
     uint32_t k = (shared_address(shared) + 1023) & ~1023u, v = k + S::held_bytes,
              passing = v + S::held_bytes;
     uint32_t slabs = passing + S::stages * S::stage_bytes,
              pairs = slabs + S::groups * 2 * S::slab_bytes,
-             held_full = pairs + S::stages * S::pair_bytes, held_empty = held_full + 8;
+             slopes = pairs + S::stages * S::pair_bytes, held_full = slopes + S::slope_bytes,
+             held_empty = held_full + 8;
     tile_ring<S::stages> ring{held_empty + 8};
     unsigned blocks = (c.keys + S::keys - 1) / S::keys,
              all = c.heads / c.share * c.batches * blocks;
@@ -91,12 +104,48 @@ static __global__ void __launch_bounds__(384, 1)
     }
     begin_next_kernel();
     wait_for_kernel_in_front();
+    if constexpr (UNEVEN)
+        all = *c.unit_count * (c.heads / c.share);
     __syncthreads();
 
     /* passed: tiles of rows so far; round: units of work so far */
     int group = threadIdx.x / 128 - 1, passed = 0, round = 0;
     if (group < 0) {
         registers_shrink<24>();
+        /* loads a unit of work with c.maps; few variables, because a producer has 24 registers */
+        [[maybe_unused]] auto load_uneven = [&](const work &w) {
+            const CUtensorMap *maps = c.maps + w.batch * 4;
+            int batch = attention_batch(c, w.batch), key = (int)w.span.first_key + w.first,
+                row = (int)w.span.first_row + w.start * ROWS, end = row + w.tiles * ROWS,
+                head = w.head * c.share;
+            const float2 *pair = (const float2 *)c.pairs +
+                                 pair_of(c, w.span, w.batch, head, w.start * ROWS);
+            barrier_expect(held_full, 2 * S::held_bytes);
+            tma_load_tile<S::keys, DEPTH>(k, attention_map(maps + 2), key, w.head, batch,
+                                          held_full);
+            tma_load_tile<S::keys, DEPTH>(v, attention_map(maps + 3), key, w.head, batch,
+                                          held_full);
+            attention_map(maps + 1);
+            attention_map(maps);
+#pragma unroll 1
+            for (int left = w.total; left; left--, passed++) {
+                uint32_t stage = (uint32_t)passed % S::stages,
+                         to = passing + stage * S::stage_bytes;
+                ring.wait_empty(passed);
+                barrier_expect(ring.full(passed), S::stage_bytes + S::pair_bytes);
+                tma_load_tile<ROWS, DEPTH>(to, maps, row, head, batch, ring.full(passed));
+                tma_load_tile<ROWS, DEPTH>(to + S::tile_bytes, maps + 1, row, head, batch,
+                                           ring.full(passed));
+                bulk_load(pairs + stage * S::pair_bytes, pair, S::pair_bytes, ring.full(passed));
+                row += ROWS;
+                pair += ROWS;
+                if (row == end) {
+                    row -= w.tiles * ROWS;
+                    pair += c.pair_rows - w.tiles * ROWS;
+                    head++;
+                }
+            }
+        };
         if (threadIdx.x == 0)
             for (unsigned index = blockIdx.x; true;
                  index = counter ? gridDim.x + atomicAdd(counter, 1) : all) {
@@ -107,6 +156,11 @@ static __global__ void __launch_bounds__(384, 1)
                     break;
                 }
                 work w(c, index, blocks, together);
+                if constexpr (UNEVEN) {
+                    load_uneven(w);
+                    round++;
+                    continue;
+                }
                 barrier_expect(held_full, 2 * S::held_bytes);
                 tma_load_tile<S::keys, DEPTH>(k, &k_map, w.first, w.head, w.batch, held_full);
                 tma_load_tile<S::keys, DEPTH>(v, &v_map, w.first, w.head, w.batch, held_full);
@@ -121,7 +175,8 @@ static __global__ void __launch_bounds__(384, 1)
                     tma_load_tile<ROWS, DEPTH>(to + S::tile_bytes, &g_map, from, head, w.batch,
                                                ring.full(passed));
                     bulk_load(pairs + stage * S::pair_bytes,
-                              (const float2 *)c.pairs + pair_of(c, w.span, w.batch, head, from),
+                              (const float2 *)c.pairs +
+                                  pair_of<UNEVEN>(c, w.span, w.batch, head, from),
                               S::pair_bytes, ring.full(passed));
                     from += ROWS;
                     if (from == (w.start + w.tiles) * ROWS)
@@ -140,6 +195,7 @@ static __global__ void __launch_bounds__(384, 1)
         /* Indices of named barriers. The barriers of scores alternate, because one group may be a
          * tile ahead of the other. */
         enum { SCORES = 1, DONE = SCORES + 2 * S::groups, WRITTEN };
+        constexpr bool MASKS = DRAWS || RULES == ADDED, BOUND = RULES == ADDED || RULES == ANY;
 
         for (; true; round++) {
             barrier_wait(held_full, round & 1);
@@ -161,37 +217,46 @@ static __global__ void __launch_bounds__(384, 1)
                                                         passing + stage(i) * S::stage_bytes);
                 wgmma_commit();
             };
-            float *to = c.sums +
-                        pair_of(c, w.span, w.batch, w.head * c.share, w.start * ROWS) * DEPTH +
-                        group * 64 * 64 + thread * 4;
+            int64_t sum = pair_of<UNEVEN>(c, w.span, w.batch, w.head * c.share, w.start * ROWS);
+            float *to = c.sums + sum * DEPTH + group * 64 * 64 + thread * 4;
             attention_bits<ROWS / 8> kept = {}, shown = {};
             /* computes the bits of dropout and boolean mask for tile i, while its products run */
             auto draw_bits = [&](int i) {
                 attention_head rules{c, w.span, w.batch, w.head * c.share + i / w.tiles};
                 int from = (w.start + i % w.tiles) * ROWS;
-                if (RULES == BITS && c.dropout)
+                if (DRAWS && c.dropout)
                     kept = rules.template kept_of_keys<ROWS / 8>(from, own - lane / 4);
-                if (RULES == BITS && c.mask_type == MASK_BOOL)
+                if (DRAWS && c.mask_type == MASK_BOOL)
                     shown = rules.template shown_of_keys<ROWS / 8>(from, own - lane / 4);
+            };
+            /* this thread's word with the slopes of two elements */
+            auto slope_at = [&](int n, int half) {
+                return slopes + ((2 * n + half) * 256 + group * 128 + thread) * 4;
             };
             auto mask_scores = [&](int i) {
                 attention_head rules{c, w.span, w.batch, w.head * c.share + i / w.tiles};
                 int from = (w.start + i % w.tiles) * ROWS;
-                if (RULES == BITS && c.mask_type == MASK_BOOL)
-                    hide_scores(s, shown);
-                else if (RULES == ADDED)
-                    rules.template add_mask<T>(s, [&](int n, int e) {
-                        return make_int2(from + n * 8 + lane % 4 * 2 + e % 2, own + e / 2 * 8);
+                auto place = [&](int n, int e) {
+                    return make_int2(from + n * 8 + lane % 4 * 2 + e % 2, own + e / 2 * 8);
+                };
+                if (RULES == ADDED)
+                    rules.template add_mask<T>(s, place);
+                else if (RULES == ANY)
+                    rules.template bend<T>(s, place, [&](int n, int half, uint32_t word) {
+                        asm volatile("st.shared.b32 [%0], %1;" ::"r"(slope_at(n, half)), "r"(word)
+                                     : "memory");
                     });
+                if (DRAWS && c.mask_type == MASK_BOOL)
+                    hide_scores(s, shown);
             };
             int tile = 0;
             if (w.total) {
                 begin_scores(0);
-                if constexpr (RULES)
+                if constexpr (DRAWS)
                     draw_bits(0);
                 wgmma_wait<0>();
                 pin_accumulators(s);
-                if constexpr (RULES)
+                if constexpr (MASKS)
                     mask_scores(0);
             }
             for (int i = 0; i < w.total; i++) {
@@ -214,18 +279,20 @@ static __global__ void __launch_bounds__(384, 1)
                     wgmma_products<T, DEPTH, S::keys, ROWS>(dp, own_v, g);
                     wgmma_commit();
                 };
-                if constexpr (RULES != BITS)
+                if constexpr (!DRAWS)
                     begin_weights();
 #pragma unroll
                 for (int n = 0; n < ROWS / 8; n++) {
                     float4 two = pairs_of(n);
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
-                        float power = s[n][e] * c.raw_to_log2 - (e % 2 ? two.z : two.x);
-                        s[n][e] = exp2_fast(RULES == ADDED && power > 0 ? 0 : power);
+                        float power = s[n][e] * (RULES == ANY ? log2_e : c.raw_to_log2) -
+                                      (e % 2 ? two.z : two.x);
+                        s[n][e] = exp2_fast(BOUND && power > 0 ? 0 : power);
                     }
                 }
-                if (!sees_all(w.span, from, min(from + ROWS, c.rows), begin, begin + 64))
+                if (!sees_all(w.span, from, min(from + ROWS, UNEVEN ? w.span.rows : c.rows), begin,
+                              begin + 64))
 #pragma unroll
                     for (int n = 0; n < ROWS / 8; n++)
 #pragma unroll
@@ -235,7 +302,7 @@ static __global__ void __launch_bounds__(384, 1)
                                 key - row > w.span.high)
                                 s[n][e] = 0;
                         }
-                if constexpr (RULES == BITS) {
+                if constexpr (DRAWS) {
                     if (c.dropout)
                         mark_dropped(s, kept);
                     pack_kept<T>(p, s);
@@ -246,7 +313,7 @@ static __global__ void __launch_bounds__(384, 1)
                 wgmma_begin();
                 wgmma_accumulate<T, ROWS>(dv, p, g);
                 wgmma_commit();
-                if constexpr (RULES == BITS) { /* starts later, because bits need registers */
+                if constexpr (DRAWS) { /* starts later, because bits need registers */
                     wgmma_wait<0>();
                     pin_accumulators(dv);
                     begin_weights();
@@ -260,11 +327,23 @@ static __global__ void __launch_bounds__(384, 1)
                     float4 two = pairs_of(n);
 #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        dp[n][e] = RULES == BITS
+                        dp[n][e] = DRAWS
                                        ? marked_gradient(s[n][e], dp[n][e], e % 2 ? two.w : two.y,
                                                          c.grow_half)
                                        : s[n][e] * (dp[n][e] - (e % 2 ? two.w : two.y));
                 }
+                if (RULES == ANY && c.softcap > 0)
+#pragma unroll
+                    for (int n = 0; n < ROWS / 8; n++)
+#pragma unroll
+                        for (int half = 0; half < 2; half++) {
+                            uint32_t word;
+                            asm volatile("ld.shared.b32 %0, [%1];"
+                                         : "=r"(word)
+                                         : "r"(slope_at(n, half))
+                                         : "memory");
+                            times_slopes(dp[n][2 * half], dp[n][2 * half + 1], word);
+                        }
                 pack_left<T>(ds, dp);
                 if constexpr (SUMS) {
                     put_transposed(own_slabs + buffer, ds);
@@ -295,14 +374,14 @@ static __global__ void __launch_bounds__(384, 1)
                         add_to_memory(to + n * 128 * 4, dq[n]);
                     to += ROWS * DEPTH;
                 }
-                if (RULES == BITS && i + 1 < w.total)
+                if (DRAWS && i + 1 < w.total)
                     draw_bits(i + 1);
                 wgmma_wait<0>();
                 pin_accumulators(s);
                 pin_accumulators(dk);
                 if (thread == 0)
                     barrier_arrive(ring.empty(passed + i));
-                if (RULES && i + 1 < w.total)
+                if (MASKS && i + 1 < w.total)
                     mask_scores(i + 1);
                 if (++tile == w.tiles)
                     tile = 0, to += (c.pair_rows - w.tiles * ROWS) * DEPTH;
@@ -314,14 +393,15 @@ static __global__ void __launch_bounds__(384, 1)
             wgmma_wait<0>();
             pin_accumulators(dk);
             pin_accumulators(dv);
+            int key = UNEVEN ? (int)w.span.first_key + begin : begin,
+                left = (UNEVEN ? w.span.keys : c.keys) - begin;
             if (c.dk.data)
                 write_group<T, 64>(own_slabs, 0, dk, (float)c.scale, (float)c.scale,
-                                   c.dk.of<T>(w.batch, w.head, begin), c.dk.row, c.keys - begin,
-                                   c.depth);
+                                   c.dk.of<T>(w.batch, w.head, key), c.dk.row, left, c.depth);
             if (c.dv.data)
-                write_group<T, 64>(own_slabs, 0, dv, RULES == BITS ? c.grow_half : 1,
-                                   RULES == BITS ? c.grow_half : 1,
-                                   c.dv.of<T>(w.batch, w.head, begin), c.dv.row, c.keys - begin,
+                write_group<T, 64>(own_slabs, 0, dv, DRAWS ? c.grow_half : 1,
+                                   DRAWS ? c.grow_half : 1,
+                                   c.dv.of<T>(w.batch, w.head, key), c.dv.row, left,
                                    c.value_depth);
             turn_wait(WRITTEN + group, 128);
         }
@@ -343,8 +423,17 @@ static __global__ void __launch_bounds__(256)
     int part = blockIdx.x % blocks * 2 + threadIdx.x / 128, head = (int)(heads % c.heads),
         batch = (int)(heads / c.heads);
     int thread = threadIdx.x % 128, lane = thread % 32;
-    int row = part / 2 * ROWS + (ROWS == 128 ? part % 2 * 64 : 0) + thread / 32 * 16 + lane / 4,
+    int64_t base = 0; /* of rows in c.pairs */
+    int rows = c.rows;
+    int64_t row = part / 2 * ROWS + (ROWS == 128 ? part % 2 * 64 : 0) + thread / 32 * 16 + lane / 4,
         column = (ROWS == 128 ? 0 : part % 2 * 64) + lane % 4 * 8;
+    if (c.q_starts) { /* the part is in the rows of one sequence */
+        int sequence = attention_sequence_of(c, row - thread / 32 * 16 - lane / 4);
+        attention_span span = span_of(c, sequence);
+        row -= first_pair_of(c, sequence, span.first_row);
+        base = span.first_row;
+        rows = span.rows;
+    }
     const float4 *from = (const float4 *)c.sums + ((int64_t)heads * parts + part) * 1024 + thread;
     float scale = (float)c.scale;
     uint32_t x[2][2][4]; /* packed pairs: [row, row + 8][column, column + 32][n % 4] */
@@ -370,8 +459,8 @@ static __global__ void __launch_bounds__(256)
                         y[i] = upper ? got : y[i];
                         y[i | step] = upper ? y[i | step] : got;
                     }
-            if (row + half * 8 < c.rows && column + side * 32 < c.depth)
-                *(uint4 *)(c.dq.of<T>(batch, head, row + half * 8) + column + side * 32) =
+            if (row + half * 8 < rows && column + side * 32 < c.depth)
+                *(uint4 *)(c.dq.of<T>(batch, head, base + row + half * 8) + column + side * 32) =
                     make_uint4(y[0], y[1], y[2], y[3]);
         }
 }

@@ -3,6 +3,7 @@ Draws the arguments of the random sweep with the oracle's functions (oracle_ops.
 and larger sizes. Operators whose arguments the oracle keeps small have their own functions here.
 """
 # SPDX-License-Identifier: MIT
+import itertools
 import math
 
 import numpy
@@ -203,7 +204,8 @@ OWN = {
 # ------------------------------------------------------------------------------- attention ----
 
 def attended(d):
-    """Arguments of attention: self, cross, or one row as in decoding; mostly halves."""
+    """Arguments of attention: self, cross, or one row as in decoding; mostly halves. Some have
+    packed sequences, key lengths or a softcap."""
     kind = d.pick(['self', 'self', 'cross', 'decode'])
     longest, operations = (16384, d.operations << 2) if d.limits == 'cuda' else (1024, d.operations)
     depth = d.pick([32, 40, 64, 64, 64, 80, 96, 128, 128, 128, 160, 192, 256])
@@ -217,15 +219,25 @@ def attended(d):
     half = d.pick([torch.bfloat16, torch.bfloat16, torch.float16])
     dtype = torch.float32 if d.chance(0.1 if d.limits == 'cuda' else 0.6) else half
 
+    packed = kind == 'self' and d.chance(0.15)
+    lengths = [d.integer(1, rows + 1) for _ in range(batch)] if packed else []
+    batches, tokens = (1, sum(lengths)) if packed else (batch, 0)
+
     def operand(h, s):
         """(batch, h, s, depth): dense, or a view of (batch, s, h, depth) as of a projection."""
+        s = tokens or s
         if d.chance(0.5):
-            return d.values([batch, h, s, depth], dtype).reshape(batch, h, s, depth)
-        x = d.values([batch, s, h, depth], dtype).reshape(batch, s, h, depth)
+            return d.values([batches, h, s, depth], dtype).reshape(batches, h, s, depth)
+        x = d.values([batches, s, h, depth], dtype).reshape(batches, s, h, depth)
         return x.transpose(1, 2)
     q, k, v = operand(heads, rows), operand(groups_, keys), operand(groups_, keys)
-    mask = window = None
+    mask = window = bounds = longest = None
+    if packed:
+        bounds = [torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)] * 2
+        longest = [max(lengths)] * 2
     hides = d.pick(['nothing', 'causal', 'causal', 'window', 'mask', 'bias'])
+    if packed and hides not in ('nothing', 'causal'):
+        hides = 'nothing'
     if hides in ('mask', 'bias'):
         sizes = [batch if d.flag() else 1, heads if d.flag() else 1, rows, keys]
         mask = d.values(sizes, torch.bool if hides == 'mask' else dtype).reshape(sizes)
@@ -233,11 +245,41 @@ def attended(d):
             mask[..., 0] = True
     elif hides != 'nothing' and rows <= keys:
         window = [-1, 0] if hides == 'causal' else [d.integer(1, 1025), d.pick([0, 0, 64])]
+    if not packed and window is None and d.chance(0.2):
+        bounds = [torch.tensor([d.integer(1, keys + 1) for _ in range(batch)], dtype=torch.int32)]
     dropout = 0.1 if d.chance(0.1) else 0.0
-    return [q, k, v, mask, None, None, None, window, 0.0, dropout]
+    few = batch * heads * rows * keys <= MOST_SCORES  # the peer's formula keeps all scores
+    softcap = d.pick([10.0, 30.0, 50.0]) if few and not packed and d.chance(0.15) else 0.0
+    if softcap:
+        dropout = 0.0
+    return [q, k, v, mask, bounds, longest, None, window, softcap, dropout]
 
 
 MOST_SCORES = 1 << 28  # which the formula of the forward keeps
+
+
+def seen_mask(mask, lengths, keys):
+    """A mask that also hides the keys beyond their lengths."""
+    seen = torch.arange(keys, device=lengths.device) < lengths.view(-1, 1, 1, 1)
+    if mask is None:
+        return seen
+    if mask.dtype == torch.bool:
+        return mask & seen
+    return torch.where(seen, mask, torch.full([], -math.inf, dtype=mask.dtype, device=mask.device))
+
+
+def attention_of_lists(q, k, v, mask, lists, most, *more):
+    """attention() with key lengths, as a mask, or of packed sequences, one by one."""
+    if not lists:
+        return attention(q, k, v, mask, lists, most, *more)
+    if len(lists) == 1:
+        return attention(q, k, v, seen_mask(mask, lists[0], k.shape[2]), None, None, *more)
+    if q.device.type == 'meta':
+        return attention(q, k, v, None, None, None, *more)
+    bounds = lists[0].tolist()
+    parts = [attention(*(t[:, :, i:j] for t in (q, k, v)), None, None, None, *more)
+             for i, j in zip(bounds, bounds[1:])]
+    return [torch.cat([p[i] for p in parts], 2) for i in (0, 1)]
 
 
 def attention_gradients(d):
@@ -245,7 +287,7 @@ def attention_gradients(d):
     more[-1] = 0.0  # without dropout, whose random numbers the sides do not share
     if math.prod(q.shape[:3]) * k.shape[2] > MOST_SCORES:
         raise TooLarge
-    out, lse = attention(q, k, v, *more)
+    out, lse = attention_of_lists(q, k, v, *more)
     return [d.values(list(out.shape), q.dtype).reshape(out.shape), None, q, k, v, out, lse, *more,
             0, 0]
 

@@ -14,7 +14,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from peers.oracle_draw import HERE
 from peers.oracle_ops import aten
-from peers.sweep_draw import OPS
+from peers.sweep_draw import OPS, seen_mask
 
 ATEN = [1, 2, 0]      # PyTorch's number of each ts_reduction
 REDUCTIONS = ['mean', 'sum', 'none']
@@ -266,8 +266,49 @@ def bias_of(q, k, mask, window):
     return {'': {'attn_mask': causal_lower_right(rows, keys)}, **masked}
 
 
+def packed_attention(q, k, v, bounds, most, scale_, causal, dropout):
+    """Attention of packed sequences: flash's kernels for them, and one call per sequence."""
+    found, ends = {}, bounds.tolist()
+
+    def flash():
+        rows = (t[0].transpose(0, 1) for t in (q, k, v))
+        y = torch.ops.aten._flash_attention_forward(*rows, bounds, bounds, *most, dropout, causal,
+                                                    False, scale=scale_)[0]
+        return y.transpose(0, 1).unsqueeze(0)
+
+    def each():
+        return torch.cat([F.scaled_dot_product_attention(
+            *(t[:, :, i:j] for t in (q, k, v)), dropout_p=dropout, scale=scale_, is_causal=causal,
+            enable_gqa=k.shape[1] != q.shape[1]) for i, j in zip(ends, ends[1:])], 2)
+    found['eager, each sequence'] = each
+    if q.is_cuda and q.element_size() == 2:
+        found['flash, packed'] = flash
+    return found
+
+
+def capped_attention(q, k, v, mask, scale_, window, softcap):
+    """Attention with a softcap by its formula; no function of PyTorch has the option."""
+    hidden = list(bias_of(q, k, mask, window).values())[-1].get('attn_mask')
+    heads = q.shape[1] // k.shape[1]
+
+    def formula():
+        t = q @ k.repeat_interleave(heads, 1).transpose(2, 3) * \
+            (scale_ or 1 / math.sqrt(q.shape[3]))
+        t = softcap * torch.tanh(t / softcap)
+        if hidden is not None:
+            t = t.masked_fill(~hidden, -math.inf) if hidden.dtype == torch.bool else t + hidden
+        return torch.softmax(t, 3) @ v.repeat_interleave(heads, 1)
+    return {'formula': formula}
+
+
 @peer('scaled_dot_product_attention')
-def attention(q, k, v, mask, _lists, _most, scale_, window, _softcap, dropout):
+def attention(q, k, v, mask, lists, most, scale_, window, softcap, dropout):
+    if lists and len(lists) == 2:
+        return packed_attention(q, k, v, lists[0], most, scale_, window is not None, dropout)
+    if lists:
+        mask = seen_mask(mask, lists[0], k.shape[2])
+    if softcap:
+        return capped_attention(q, k, v, mask, scale_, window, softcap)
     found = {}
     scores = math.prod(q.shape[:3]) * k.shape[2] * q.element_size()
     for kind, more in bias_of(q, k, mask, window).items():

@@ -11,7 +11,7 @@ enum { SEED = 1234 }; /* the driver's seed; its offset is 0 */
 /** A call. For packed sequences, rows and keys are max_seqlens: dropout and masks index (row, key)
  * pairs by them. */
 typedef struct problem {
-    const ts_ref_arg *q, *k, *v, *mask, *bounds;
+    const ts_ref_arg *q, *k, *v, *mask, *bounds, *lengths;
     int64_t batch, heads, share, rows, keys, depth, value_depth, left, right;
     double scale, softcap, dropout_p;
     uint64_t seed, offset;
@@ -32,7 +32,9 @@ static problem problem_of(const ts_ref_arg *qkv, const ts_ref_arg *options)
                  .dropout_p = options[6].d, .seed = SEED};
     if (options[0].tag == TS_TAG_TENSOR)
         p.mask = options;
-    if (options[1].tag == TS_TAG_TENSORS) {
+    if (options[1].tag == TS_TAG_TENSORS && options[2].tag == TS_TAG_NONE) {
+        p.lengths = options[1].list;
+    } else if (options[1].tag == TS_TAG_TENSORS) {
         p.bounds = options[1].list;
         p.batch = p.bounds->sizes[0] - 1;
         p.rows = options[2].sizes[0];
@@ -56,7 +58,7 @@ static int64_t count_of(const problem *p, int of, int64_t b)
 {
     if (p->bounds)
         return (int64_t)(p->bounds[of].x[b + 1] - p->bounds[of].x[b]);
-    return of ? p->keys : p->rows;
+    return !of ? p->rows : p->lengths ? (int64_t)p->lengths->x[b] : p->keys;
 }
 
 /** row_at(): row of the query tensor with row i of head h. key_at(): row of the key tensor with the
@@ -202,6 +204,7 @@ static void ref_backward(ts_ref *r)
 #define SEEN(...) T_OF(TS_BOOL, __VA_ARGS__), ABSENT, ABSENT
 #define PACKED_AS(mask, parts, tokens_q, tokens_k) mask, \
     LIST(T_BOUNDS(tokens_q, parts + 1), T_BOUNDS(tokens_k, parts + 1)), INTS(tokens_q, tokens_k)
+#define LENGTHS(mask, batch, keys) mask, LIST(T_BOUNDS(keys, batch)), ABSENT
 #define NO_DROPOUT FLOAT(0), INT(0), INT(0)
 #define CAUSAL INTS(-1, 0)
 
@@ -283,6 +286,16 @@ static const ts_sample samples[] = {
                             PACKED_AS(T_OF(TS_BOOL, SWEEP), 5, SWEEP, SWEEP), ABSENT, INTS(9, 4),
                             FLOAT(2), FLOAT(0.2)}),
      .many = 150, .most = 65, .grad = true, .no_expand = true},
+    FORWARD("key lengths", {T(3, 2, SWEEP, 4), T(3, 1, 9, 4), T(3, 1, 9, 4), LENGTHS(ABSENT, 3, 9),
+         ABSENT, CAUSAL, FLOAT(0), FLOAT(0)}),
+     .many = 200, .grad = true, .no_expand = true,
+     .grad_rets = 1, /* lse is -Inf where a row sees none */
+     .bad = {{4, LIST(T_OF(TS_I64, 3)), TS_ERR_DTYPE, "i32"},
+             {4, LIST(T_BOUNDS(9, 4)), TS_ERR_SHAPE, "as the batch"},
+             {5, INTS(9, 9), TS_ERR_VALUE, "two tensors"}}},
+    FORWARD("key lengths, all", {T(2, 4, 5, 3), T(2, 2, SWEEP, 3), T(2, 2, SWEEP, 5),
+         LENGTHS(T_OF(TS_BOOL, SWEEP), 2, SWEEP), ABSENT, INTS(6, 4), FLOAT(2), FLOAT(0.2)}),
+     .many = 150, .most = 65, .grad = true, .no_expand = true, .no_empty = true, .grad_rets = 1},
     FORWARD("all", {T(2, 4, SWEEP, 3), T(2, 2, 11, 3), T(2, 2, 11, 5), MASKED(4, SWEEP, 11), ABSENT,
          INTS(6, 4), FLOAT(2), FLOAT(0.2)}),
      .many = 150, .grad = true},
@@ -307,6 +320,10 @@ static const ts_sample samples[] = {
     BACKWARD("packed", {OPERANDS(2, 1), PACKED_AS(ABSENT, 2, SWEEP, SWEEP), ABSENT, CAUSAL,
          FLOAT(0), NO_DROPOUT}),
      .most = 129, .many = 200, .grad = true, .no_expand = true},
+    BACKWARD("key lengths", {T(3, 2, SWEEP, 4), T(3, 2, SWEEP), T(3, 2, SWEEP, 3), T(3, 1, 9, 3),
+         T(3, 1, 9, 4), T(3, 2, SWEEP, 4), T_UNIFORM(4, 6, 3, 2, SWEEP), LENGTHS(ABSENT, 3, 9),
+         ABSENT, INTS(7, 3), FLOAT(2), FLOAT(0.2), INT(5), INT(7)}),
+     .most = 65, .many = 150, .grad = true, .no_expand = true},
     BACKWARD("packed, all", {OPERANDS(4, 2), PACKED_AS(T_OF(TS_BOOL, 2, 1, 1, SWEEP), 2, SWEEP,
          SWEEP), ABSENT, INTS(9, 4), FLOAT(2), FLOAT(0.2), INT(5), INT(7)}),
      .most = 65, .many = 150, .grad = true, .no_expand = true},

@@ -127,6 +127,8 @@ typedef struct ts_attention {
                                                        (B, H, Sq, Sk); NULL: none */
     const ts_tensor *cu_seqlens_q, *cu_seqlens_k; /**< (batch + 1) i32, any stride;
                                                        NULL: not packed */
+    const ts_tensor *key_lengths;                 /**< (batch) i32, any stride: number of keys of
+                                                       each batch, unchecked; NULL: `keys` */
     int64_t batch;                                /**< B; number of sequences if packed */
     int64_t heads, groups;                        /**< H query heads, G key and value heads */
     int64_t rows, keys;                           /**< Sq and Sk; max_seqlen_q and max_seqlen_k if
@@ -136,9 +138,10 @@ typedef struct ts_attention {
     int64_t left, right;                          /**< window: row i sees the keys from
                                                        i + keys - rows - left to
                                                        i + keys - rows + right; rows + keys means
-                                                       no bound. In a packed batch these formulas
-                                                       use the lengths of the row's sequence
-                                                       instead of rows and keys */
+                                                       no bound. In a packed batch and with
+                                                       key_lengths these formulas use the lengths
+                                                       of the row's sequence or batch instead of
+                                                       rows and keys */
     double scale, softcap, dropout_p;             /**< softcap 0: none */
     ts_rng_state rng;                             /**< counters of the forward call's dropout,
                                                        if dropout_p > 0 */

@@ -39,6 +39,8 @@ typedef struct problem {
     ts_dtype mask_dtype;
     bool packed; /* `batch` packed sequences of unequal lengths, at most `rows` and `keys`; some are
                     empty */
+    bool padded; /* keys have lengths per batch, some of them 0: at most 8 batches */
+    uint32_t lengths; /* lengths of sequences or keys are drawn from this seed; 0: fixed shares */
     bool lse_gradient;
 } problem;
 
@@ -49,8 +51,9 @@ typedef struct operands {
     ts_tensor *q, *k, *v, *g, *g_lse; // (B, H, Sq, D), (B, G, Sk, D), (B, G, Sk, E),
                                       // (B, H, Sq, E), (B, H, Sq)
     ts_tensor *mask, *starts[2];      // NULL without a mask; NULL unless packed
+    ts_tensor *key_lengths;           // NULL unless padded
     ts_attention_opts numbers;        /* options without tensors */
-    int32_t q_starts[SEQUENCES + 1], k_starts[SEQUENCES + 1];
+    int32_t q_starts[SEQUENCES + 1], k_starts[SEQUENCES + 1], k_lengths[SEQUENCES];
 } operands;
 
 /** Results of a call. */

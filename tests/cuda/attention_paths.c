@@ -40,8 +40,7 @@ TS_TEST(the_log_has_the_attention_kernels_of_each_call_and_the_reasons)
         return;
     ck_assert_ptr_nonnull(
         strstr(last, "cuda, wgmma kernels: scaled_dot_product_attention((1, 2, 64, 64) bf16"));
-    ck_assert_ptr_nonnull(
-        strstr(path_of(device, TS_F16, 64, &capped), "cuda, mma kernels, because of: a softcap: "));
+    ck_assert_ptr_nonnull(strstr(path_of(device, TS_F16, 64, &capped), "cuda, wgmma kernels: "));
     ck_assert_ptr_nonnull(strstr(path_of(device, TS_F16, 136, NULL), "cuda, wgmma kernels: "));
     ck_assert_ptr_nonnull(
         strstr(path_of(device, TS_F32, 64, NULL), "cuda, mma kernels, because of: f32: "));

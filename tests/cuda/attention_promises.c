@@ -66,9 +66,11 @@ TS_TEST(attention_in_deterministic_mode_has_the_same_bits_in_each_run, .loop = T
         {TS_F16, 2, 6, 2, 799, 1024, 128, .causal = false},
         {TS_BF16, 1, 4, 1, 512, 512, 192, .causal = true},
         {TS_BF16, 8, 4, 2, 512, 512, 128, .packed = true, .causal = true},
+        {TS_F16, 5, 4, 2, 300, 500, 64, .padded = true, .softcap = 3, .dropout_p = 0.2},
         {TS_F16, 1, 4, 2, 300, 500, 72, .softcap = 2, .dropout_p = 0.2},
         {TS_BF16, 2, 6, 2, 1023, 799, 64, .mask = "BHqk", .mask_dtype = TS_BOOL, .dropout_p = 0.2},
         {TS_F16, 2, 6, 2, 799, 1024, 128, .mask = "BHqk", .mask_dtype = TS_F16},
+        {TS_BF16, 60, 6, 3, 200, 120, 64, .causal = true},
         {TS_F32, 1, 4, 2, 300, 200, 40, .causal = true},
     };
     enum { REPEATS = 6 };

@@ -58,8 +58,18 @@ static ts_tensor *laid(ts_tensor *t, layout lies)
 
 /** Number of rows (if `keys`, number of keys) of packed sequence b: `most` for sequence 0, and 0 to
  *  `most` for the others. */
-static int64_t length_of(int64_t most, int64_t b, bool keys)
+static int64_t length_of(const problem *p, int64_t b, bool keys)
 {
+    int64_t most = keys ? p->keys : p->rows;
+    if (p->lengths && b > 0) {
+        uint32_t x = p->lengths * 2654435761u + (uint32_t)(2 * b + keys) * 2246822519u;
+        x = (x ^ x >> 15) * 2654435769u;
+        x ^= x >> 13;
+        int64_t drawn = x % 8 == 0 ? 0 : (int64_t)(x >> 3) % (most + 1);
+        /* With dropout and few keys, gradients of scores cancel except for the rounding of `out`,
+           which a backward reads and separate ops do not. */
+        return keys && drawn && drawn < 16 && p->dropout_p > 0 ? (most < 16 ? most : 16) : drawn;
+    }
     static const int shares[2][SEQUENCES] = {{8, 0, 3, 1, 8, 5, 2, 7}, {8, 4, 0, 3, 7, 5, 2, 6}};
     return most * shares[keys][b] / 8;
 }
@@ -67,8 +77,8 @@ static int64_t length_of(int64_t most, int64_t b, bool keys)
 static void starts_of(const problem *p, operands *o)
 {
     for (int64_t b = 0; b < p->batch; b++) {
-        o->q_starts[b + 1] = o->q_starts[b] + (int32_t)length_of(p->rows, b, false);
-        o->k_starts[b + 1] = o->k_starts[b] + (int32_t)length_of(p->keys, b, true);
+        o->q_starts[b + 1] = o->q_starts[b] + (int32_t)length_of(p, b, false);
+        o->k_starts[b + 1] = o->k_starts[b] + (int32_t)length_of(p, b, true);
     }
 }
 
@@ -115,6 +125,12 @@ operands draw(const problem *p, ts_device device)
         keys = o.k_starts[batch];
         batch = 1;
     }
+    if (p->padded) {
+        for (int64_t b = 0; b < batch; b++)
+            o.k_lengths[b] = (int32_t)length_of(p, b, true);
+        OK(o.key_lengths =
+               ts_to_device(ts_from_array(o.k_lengths, TS_I32, TS_SIZES(batch)), device));
+    }
     o.q = laid(normal(device, p->dtype, batch, p->heads, rows, p->depth), p->lies);
     o.k = laid(normal(device, p->dtype, batch, p->groups, keys, p->depth), p->lies);
     o.v = laid(normal(device, p->dtype, batch, p->groups, keys, values), p->lies);
@@ -133,7 +149,7 @@ operands operands_to(const problem *p, const operands *o, ts_device device)
 {
     operands to = *o;
     ts_tensor **all[] = {&to.q, &to.k, &to.v, &to.g, p->lse_gradient ? &to.g_lse : NULL,
-                         &to.mask, &to.starts[0], &to.starts[1]};
+                         &to.mask, &to.starts[0], &to.starts[1], &to.key_lengths};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i] && *all[i])
             OK(*all[i] = ts_to_device(*all[i], device));
@@ -145,6 +161,7 @@ ts_attention_opts options_of(const operands *o)
     ts_attention_opts opts = o->numbers;
     opts.mask = o->mask ? &o->mask : NULL;
     opts.cu_seqlens = o->starts[0] ? o->starts : NULL;
+    opts.key_lengths = o->key_lengths ? &o->key_lengths : NULL;
     return opts;
 }
 
@@ -173,7 +190,7 @@ static ts_tensor *count(int64_t n, ts_device device)
  * dense problems the whole tensor. */
 static ts_tensor *pairs_of(const problem *p, ts_tensor *t, int64_t b, int64_t rows, int64_t keys)
 {
-    if (!t || !p->packed)
+    if (!t || !(p->packed || p->padded))
         return t;
     int n = ts_ndim(t);
     if (n == 4 && ts_size(t, 0) > 1)
@@ -274,12 +291,19 @@ results by_ops(const problem *p, const operands *o, ts_dtype dtype)
         OK(kept = ts_dropout(ts_fill_(kept, 1), p->dropout_p, true));
     }
     int n = 0;
-    for (int64_t b = 0; b < (p->packed ? p->batch : 1); b++) {
+    bool parts = p->packed || p->padded;
+    int along = p->padded ? 0 : 2; /* dim of the parts */
+    for (int64_t b = 0; b < (parts ? p->batch : 1); b++) {
         ts_tensor *q = in[0], *k = in[1], *v = in[2];
         if (p->packed) {
             q = ts_narrow(q, 2, o->q_starts[b], o->q_starts[b + 1] - o->q_starts[b]);
             k = ts_narrow(k, 2, o->k_starts[b], o->k_starts[b + 1] - o->k_starts[b]);
             v = ts_narrow(v, 2, o->k_starts[b], o->k_starts[b + 1] - o->k_starts[b]);
+        }
+        if (p->padded) {
+            q = ts_narrow(q, 0, b, 1);
+            k = ts_narrow(ts_narrow(k, 0, b, 1), 2, 0, o->k_lengths[b]);
+            v = ts_narrow(ts_narrow(v, 0, b, 1), 2, 0, o->k_lengths[b]);
         }
         int64_t rows = ts_size(q, 2), keys = ts_size(k, 2);
         if (!rows)
@@ -289,8 +313,9 @@ results by_ops(const problem *p, const operands *o, ts_dtype dtype)
                      : nothing(q, ts_size(v, 3), &lses[n], &deads[n]);
         n++;
     }
-    ts_tensor *y = n > 1 ? ts_cat(ys, n, 2) : ys[0], *lse = n > 1 ? ts_cat(lses, n, 2) : lses[0];
-    r.dead = n > 1 ? ts_cat(deads, n, 2) : deads[0];
+    ts_tensor *y = n > 1 ? ts_cat(ys, n, along) : ys[0],
+              *lse = n > 1 ? ts_cat(lses, n, along) : lses[0];
+    r.dead = n > 1 ? ts_cat(deads, n, along) : deads[0];
     OK(y);
     ts_tensor *objective = ts_sum(ts_mul(y, ts_to(o->g, dtype)));
     if (p->lse_gradient) {
@@ -346,7 +371,8 @@ static void describe(const problem *p, char *text, size_t size)
              "softcap %g dropout %g mask %s%s%s%s",
              ts_dtype_name(p->dtype), layouts[p->lies], (long long)p->batch, (long long)p->heads,
              (long long)p->groups, (long long)p->rows, (long long)p->keys, (long long)p->depth,
-             (long long)p->value_depth, p->packed ? " packed" : "", p->causal ? " causal" : "",
+             (long long)p->value_depth, p->packed ? " packed" : p->padded ? " padded" : "",
+             p->causal ? " causal" : "",
              p->scale, p->window ? (long long)p->left : -1, p->window ? (long long)p->right : -1,
              p->softcap, p->dropout_p, p->mask ? ts_dtype_name(p->mask_dtype) : "",
              p->mask ? p->mask : "none", p->lse_gradient ? ", gradient of lse" : "",

@@ -177,6 +177,8 @@ TS_TEST(attention_of_few_rows_has_the_error_of_separate_ops, .loop = 4, .timeout
         p.value_depth = turn % 7 ? 0 : 8 * drawn_up_to(16, false);
         p.lies = (layout)(turn % LAYOUTS);
         p.causal = p.causal || turn % 6 == 0;
+        p.padded = !p.packed && turn % 5 == 2;
+        p.lengths = (uint32_t)(turn + 1);
         if (p.mask_dtype == TS_DTYPE_NONE)
             p.mask_dtype = p.dtype;
         judge(&p, device, device);
@@ -224,6 +226,81 @@ TS_TEST(attention_with_drawn_options_has_the_error_of_separate_ops, .loop = 4, .
     }
 }
 
+/* More heads than multiprocessors, with at most 256 rows and keys: blocks compute several heads. */
+TS_TEST(attention_of_many_short_batches_has_the_error_of_separate_ops, .loop = 2, .timeout = 120)
+{
+    GPU(device);
+    ts_manual_seed((uint64_t)(29 + _i));
+    for (int turn = 0; turn < 24; turn++) {
+        problem p = {.dtype = turn % 2 ? TS_BF16 : TS_F16,
+                     .batch = 20 + drawn_up_to(40, false),
+                     .groups = 3 + drawn_up_to(4, false),
+                     .rows = drawn_up_to(turn % 3 ? 256 : 128, false),
+                     .keys = drawn_up_to(turn % 4 ? 128 : 256, false),
+                     .depth = 8 * drawn_up_to(turn % 3 ? 8 : 16, false),
+                     .lies = (layout)(turn % LAYOUTS),
+                     .causal = drawn_up_to(2, false) == 1,
+                     .lse_gradient = turn % 3 == 0};
+        p.heads = p.groups * drawn_up_to(3, true);
+        p.value_depth = turn % 5 ? 0 : 8 * drawn_up_to(16, false);
+        p.dropout_p = turn % 4 == 1 ? 0.2 : 0;
+        if (drawn_up_to(4, false) == 1) {
+            p.mask = "b11k";
+            p.mask_dtype = TS_BOOL;
+        }
+        if (drawn_up_to(4, false) == 1) {
+            p.window = true;
+            p.left = drawn_up_to(60, true);
+            p.right = drawn_up_to(60, true);
+        }
+        judge(&p, device, device);
+    }
+}
+
+/* Sequences of drawn lengths with drawn options, and combinations of options that only Hopper's
+ * kernels for all options support. */
+TS_TEST(attention_of_sequences_with_drawn_options_has_the_error_of_separate_ops, .loop = 4,
+        .timeout = 120)
+{
+    static const char *const masks[] = {"b1qk", "hqk", "b11k", "qk", "k"};
+    GPU(device);
+    ts_manual_seed((uint64_t)(53 + _i));
+    for (int turn = 0; turn < 30; turn++) {
+        problem p = {.dtype = turn % 3 ? TS_BF16 : TS_F16,
+                     .batch = drawn_up_to(SEQUENCES, false),
+                     .groups = drawn_up_to(3, false),
+                     .rows = 40 + drawn_up_to(500, true),
+                     .keys = 40 + drawn_up_to(600, true),
+                     .depth = 8 * drawn_up_to(turn % 5 ? 16 : 32, false),
+                     .lies = (layout)(turn % LAYOUTS),
+                     .packed = turn % 3 == 0,
+                     .padded = turn % 3 == 1,
+                     .lengths = (uint32_t)drawn_up_to(1 << 30, false),
+                     .causal = drawn_up_to(2, false) == 1,
+                     .lse_gradient = turn % 4 == 0};
+        p.heads = p.groups * drawn_up_to(4, true);
+        p.value_depth = turn % 6 ? 0 : 8 * drawn_up_to(16, false);
+        bool plain = turn % 5 == 0;
+        if (!plain && drawn_up_to(2, false) == 1)
+            p.softcap = (double)drawn_up_to(40, true) / 2;
+        if (!plain && drawn_up_to(2, false) == 1)
+            p.dropout_p = 0.25;
+        if (!plain && drawn_up_to(2, false) == 1) {
+            p.mask = masks[drawn_up_to(COUNT(masks), false) - 1];
+            int64_t kind = drawn_up_to(3, false);
+            p.mask_dtype = kind == 1 ? TS_BOOL : kind == 2 ? p.dtype : TS_F32;
+        }
+        if (drawn_up_to(4, false) == 1) {
+            p.window = true;
+            p.left = drawn_up_to(200, true);
+            p.right = drawn_up_to(60, true);
+        }
+        if (drawn_up_to(6, false) == 1)
+            p.scale = -0.2;
+        judge(&p, device, device);
+    }
+}
+
 /* One problem for each kernel and each path in it, compared with the CPU. It is small for memory
  * and race checkers, which make a kernel about a hundred times slower. */
 TS_TEST(attention_of_a_sample_of_problems_has_the_error_of_separate_ops_on_the_CPU, .timeout = 600)
@@ -231,8 +308,12 @@ TS_TEST(attention_of_a_sample_of_problems_has_the_error_of_separate_ops_on_the_C
     static const problem choice[] = {
         {TS_BF16, 1, 2, 1, 203, 239, 64, .causal = true},                   /* Hopper, depth 64 */
         {TS_F16, 1, 2, 1, 130, 150, 128, 72, FRAMED, .lse_gradient = true}, /* Hopper, depth 128 */
-        {TS_BF16, 2, 1, 1, 100, 97, 64, .packed = true, .causal = true},    /* sm_80, depth 64 */
-        {TS_F16, 2, 2, 1, 70, 100, 128, .packed = true},                    /* sm_80, depth 128 */
+        {TS_BF16, 3, 1, 1, 200, 97, 64, .packed = true, .causal = true},    /* Hopper, sequences */
+        {TS_F16, 2, 2, 1, 70, 100, 128, .packed = true, .softcap = 3, .dropout_p = 0.2,
+         .mask = "qk", .mask_dtype = TS_F16},
+        {TS_BF16, 3, 2, 1, 130, 200, 72, .padded = true, .lengths = 5},
+        {TS_F16, 140, 2, 1, 20, 30, 16, .causal = true}, /* several heads a block */
+        {TS_BF16, 3, 4, 1, 2, 500, 128, .padded = true, .lengths = 6, .causal = true},
         {TS_BF16, 1, 1, 1, 70, 65, 192, .lies = ODD},                       /* sm_80, depth 256 */
         {TS_BF16, 1, 2, 1, 70, 65, 72, .softcap = 2, .dropout_p = 0.2, .mask = "qk",
          .mask_dtype = TS_BOOL},

@@ -85,6 +85,52 @@ TS_TEST(packed_sequences_are_each_its_own_call)
     }
 }
 
+/* Forward and gradients of each batch equal those of a call with its keys alone. Keys beyond the
+ * length may hold any values, and their gradients are 0. */
+TS_TEST(key_lengths_hide_the_keys_after_them, .loop = 3)
+{
+    TS_SCOPE;
+    enum { BATCH = 5, ROWS = 33, KEYS = 150 };
+    ts_manual_seed((uint64_t)(7 + _i));
+    ts_tensor *in[] = {drawn(TS_F32, BATCH, 4, ROWS, 8), drawn(TS_F32, BATCH, 2, KEYS, 8),
+                       drawn(TS_F32, BATCH, 2, KEYS, 12)};
+    ts_tensor *g = drawn(TS_F32, BATCH, 4, ROWS, 12), *grads[3], *mine[3];
+    ts_tensor *lengths =
+        ts_to(ts_mul_scalar(ts_uniform(TS_SIZES(BATCH), 0, 1, TS_F64), KEYS + 0.99), TS_I32);
+    OK(ts_fill_(ts_narrow(lengths, 0, 1, 1), 0));
+    OK(ts_fill_(ts_narrow(lengths, 0, 2, 1), KEYS));
+    int32_t length[BATCH];
+    OK(ts_copy_to(lengths, length, sizeof length));
+    for (int b = 0; b < BATCH; b++)
+        for (int i = 1; i < 3; i++)
+            OK(ts_fill_(ts_narrow(ts_narrow(in[i], 0, b, 1), 2, length[b], KEYS - length[b]), NAN));
+    ts_attention_opts alone = {.size = sizeof alone, .causal = _i == 1, .window = _i == 2,
+                               .window_left = _i == 2 ? 20 : 0,
+                               .window_right = _i == 2 ? 3 : 0},
+                      opts = alone;
+    opts.key_lengths = &lengths;
+    ts_tensor *y = attend(in, g, &opts, grads);
+    for (int b = 0; b < BATCH; b++) {
+        ts_tensor *part[3];
+        for (int i = 0; i < 3; i++)
+            part[i] = ts_narrow(in[i], 0, b, 1);
+        for (int i = 1; i < 3; i++)
+            part[i] = ts_narrow(part[i], 2, 0, length[b]);
+        ts_tensor *own = attend(part, ts_narrow(g, 0, b, 1), &alone, mine);
+        ck_assert_double_eq(distance(ts_narrow(y, 0, b, 1), own), 0);
+        for (int i = 0; i < 3; i++) {
+            ts_tensor *all = ts_narrow(grads[i], 0, b, 1);
+            int64_t seen = i ? length[b] : ROWS, beyond = i ? KEYS - length[b] : 0;
+            if (seen)
+                ck_assert_double_eq(distance(ts_narrow(all, 2, 0, seen), mine[i]), 0);
+            if (beyond) {
+                ts_tensor *rest = ts_narrow(all, 2, seen, beyond);
+                ck_assert_double_eq(distance(rest, ts_zero_(ts_clone(rest))), 0);
+            }
+        }
+    }
+}
+
 enum { BY_MASK, BY_SUM, BY_CAUSE, BY_WINDOW, BY_BOUNDS, WAYS };
 
 /** Options that hide keys 40 and above from rows before 40, by a mask, a window, packed bounds or

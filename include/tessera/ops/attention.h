@@ -50,6 +50,13 @@ typedef struct ts_attention_opts {
                                              1 / (1 - dropout_p) */
     ts_rng_state rng;                   /**< for ts_scaled_dot_product_attention_backward() with
                                              dropout: ts_rng_get_state() before the forward call */
+    /**
+     * Address of the number of keys of each batch, for padded keys and values, such as a KV cache:
+     * a tensor of (B) i32, each from 0 to Sk; NULL: all have Sk keys. Keys beyond the length are
+     * not seen and not read, and their gradients are 0. The length replaces Sk in the position of
+     * the row's own key. Not with cu_seqlens.
+     */
+    ts_tensor *const *key_lengths;
 } ts_attention_opts;
 
 /**
