@@ -10,6 +10,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/onednn.h"
+#include "backends/cpu/onednn_library.h"
 
 #include "backends/cpu/isa.h"
 #include "core/parallel.h"
@@ -18,14 +19,12 @@
 #include "tessera/device.h"
 #include "tessera/program.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define FILE_NAME "libdnnl.so.2"
 enum {
     MOST_PLANS = 256,   /* plans that are kept */
     MOST_PARTS = 64,    /* bands of an image, or slices of a weight */
@@ -41,144 +40,6 @@ enum {
     LEAST_TAPS = 6,     /* least taps with AVX-512, or of channels-last images */
     LARGE_WEIGHT = 32   /* most elements of a weight per element of x; each call copies it */
 };
-
-/* ------------------------------------------------------------------------------ library ---- */
-
-/* oneDNN 2's C interface (dnnl.h). The structs are opaque: of a layout (dnnl_memory_desc_t) the
- * size is known, a convolution's description has at most these bytes. */
-typedef struct layout {
-    int64_t words[87];
-} layout;
-typedef struct convolution_desc {
-    int64_t words[1024];
-} convolution_desc;
-typedef struct argument {
-    int index;
-    void *memory;
-} argument;
-typedef struct version {
-    int major, minor, patch;
-} version;
-enum { SUCCESS = 0, OUT_OF_MEMORY = 1 };
-enum { F32 = 3, TAG_ANY = 1, TAG_DENSE = 2 };
-enum { CPU = 1, IN_ORDER = 1, USER_SCRATCHPAD = 1, DIRECT = 1 };
-enum { FORWARD_TRAINING = 64, FORWARD_INFERENCE = 96 };
-enum { MAX_AVX2 = 7, BLOCKS_16 = 69, BLOCKS_8 = 93 };
-#define TAG_BLOCKS (ts_cpu_isa() == TS_ISA_AVX512 ? BLOCKS_16 : BLOCKS_8)
-enum { ARG_X = 1, ARG_Y = 17, ARG_WEIGHT = 33, ARG_BIAS = 41, ARG_SCRATCHPAD = 80,
-       ARG_GRAD_Y = 145, ARG_GRAD_WEIGHT = 161 };
-enum { QUERY_NAME = 8, QUERY_X = 129, QUERY_WEIGHT = 131, QUERY_GRAD_WEIGHT = 132, QUERY_Y = 133,
-       QUERY_GRAD_Y = 134, QUERY_SCRATCHPAD = 136 };
-
-static struct {
-    const version *(*get_version)(void);
-    int (*set_max_isa)(int isa);
-    int (*engine_create)(void **engine, int kind, size_t index);
-    int (*stream_create)(void **stream, void *engine, unsigned flags);
-    int (*stream_destroy)(void *stream);
-    int (*attr_create)(void **attr);
-    int (*attr_set_scratchpad)(void *attr, int mode);
-    int (*by_strides)(layout *of, int ndims, const int64_t *dims, int type, const int64_t *strides);
-    int (*by_tag)(layout *of, int ndims, const int64_t *dims, int type, int tag);
-    int (*submemory)(layout *of, const layout *parent, const int64_t *dims, const int64_t *offsets);
-    int (*equal)(const layout *a, const layout *b);
-    size_t (*size)(const layout *of);
-    int (*forward)(convolution_desc *desc, int propagation, int algorithm, const layout *x,
-                   const layout *weight, const layout *bias, const layout *y,
-                   const int64_t *strides, const int64_t *dilates, const int64_t *before,
-                   const int64_t *after);
-    int (*backward_weight)(convolution_desc *desc, int algorithm, const layout *x,
-                           const layout *weight, const layout *bias, const layout *y,
-                           const int64_t *strides, const int64_t *dilates, const int64_t *before,
-                           const int64_t *after);
-    int (*describe)(void **primitive_desc, const convolution_desc *desc, void *attr, void *engine,
-                    void *hint);
-    int (*describe_reorder)(void **primitive_desc, const layout *from, void *from_engine,
-                            const layout *to, void *to_engine, void *attr);
-    int (*desc_destroy)(void *primitive_desc);
-    const layout *(*query_layout)(void *primitive_desc, int what, int index);
-    int (*query)(void *primitive_desc, int what, int index, void *result);
-    int (*create)(void **primitive, void *primitive_desc);
-    int (*destroy)(void *primitive);
-    int (*execute)(void *primitive, void *stream, int count, const argument *arguments);
-    int (*memory_create)(void **memory, const layout *of, void *engine, void *data);
-    int (*memory_destroy)(void *memory);
-    int (*get_threads)(void);     /* OpenMP's number of threads of the calling thread */
-    void (*set_threads)(int count);
-    void *engine, *attr;
-    char why[160]; /* "", or why there is no library */
-} dnnl;
-
-static void load(void)
-{
-    const struct {
-        void *address;
-        const char *name;
-    } functions[] = {
-        {&dnnl.get_version, "dnnl_version"},
-        {&dnnl.set_max_isa, "dnnl_set_max_cpu_isa"},
-        {&dnnl.engine_create, "dnnl_engine_create"},
-        {&dnnl.stream_create, "dnnl_stream_create"},
-        {&dnnl.stream_destroy, "dnnl_stream_destroy"},
-        {&dnnl.attr_create, "dnnl_primitive_attr_create"},
-        {&dnnl.attr_set_scratchpad, "dnnl_primitive_attr_set_scratchpad_mode"},
-        {&dnnl.by_strides, "dnnl_memory_desc_init_by_strides"},
-        {&dnnl.by_tag, "dnnl_memory_desc_init_by_tag"},
-        {&dnnl.submemory, "dnnl_memory_desc_init_submemory"},
-        {&dnnl.equal, "dnnl_memory_desc_equal"},
-        {&dnnl.size, "dnnl_memory_desc_get_size"},
-        {&dnnl.forward, "dnnl_dilated_convolution_forward_desc_init"},
-        {&dnnl.backward_weight, "dnnl_dilated_convolution_backward_weights_desc_init"},
-        {&dnnl.describe, "dnnl_primitive_desc_create"},
-        {&dnnl.describe_reorder, "dnnl_reorder_primitive_desc_create"},
-        {&dnnl.desc_destroy, "dnnl_primitive_desc_destroy"},
-        {&dnnl.query_layout, "dnnl_primitive_desc_query_md"},
-        {&dnnl.query, "dnnl_primitive_desc_query"},
-        {&dnnl.create, "dnnl_primitive_create"},
-        {&dnnl.destroy, "dnnl_primitive_destroy"},
-        {&dnnl.execute, "dnnl_primitive_execute"},
-        {&dnnl.memory_create, "dnnl_memory_create"},
-        {&dnnl.memory_destroy, "dnnl_memory_destroy"},
-        {&dnnl.get_threads, "omp_get_max_threads"},
-        {&dnnl.set_threads, "omp_set_num_threads"},
-    };
-    const char *named = getenv("TS_ONEDNN"), *file = named && *named ? named : FILE_NAME;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    if (file != named) /* LeakSanitizer crashes once OpenMP's library is open */
-        file = "0";
-#endif
-    void *library = strcmp(file, "0") == 0 ? NULL : dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        snprintf(dnnl.why, sizeof dnnl.why, "%.100s is not opened", file);
-    for (size_t i = 0; library && !dnnl.why[0] && i < sizeof functions / sizeof *functions; i++) {
-        void *function = dlsym(library, functions[i].name);
-        if (!function)
-            snprintf(dnnl.why, sizeof dnnl.why, "it has no function %s", functions[i].name);
-        memcpy(functions[i].address, &function, sizeof function);
-    }
-    if (!dnnl.why[0] && dnnl.get_version()->major != 2)
-        snprintf(dnnl.why, sizeof dnnl.why, "expected version 2, got %d",
-                 dnnl.get_version()->major);
-    if (!dnnl.why[0] && ts_cpu_isa() < ts_cpu_isa_supported())
-        dnnl.set_max_isa(MAX_AVX2);
-    if (!dnnl.why[0] && (dnnl.engine_create(&dnnl.engine, CPU, 0) || dnnl.attr_create(&dnnl.attr) ||
-                         dnnl.attr_set_scratchpad(dnnl.attr, USER_SCRATCHPAD)))
-        snprintf(dnnl.why, sizeof dnnl.why, "it cannot be initialised");
-    if (!ts_log_on("convolution"))
-        return;
-    if (dnnl.why[0])
-        ts_log_write("convolution", "cpu, no oneDNN: %s", dnnl.why);
-    else
-        ts_log_write("convolution", "cpu, oneDNN %d.%d.%d", dnnl.get_version()->major,
-                     dnnl.get_version()->minor, dnnl.get_version()->patch);
-}
-
-static bool is_available(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, load);
-    return !dnnl.why[0];
-}
 
 /* -------------------------------------------------------------------------------- plans ---- */
 
@@ -235,7 +96,7 @@ static span span_of(const ts_onednn_call *c, int d, int64_t begin, int64_t end)
 static void drop(step *s)
 {
     if (s->primitive)
-        dnnl.destroy(s->primitive);
+        ts_dnnl.destroy(s->primitive);
     s->primitive = NULL;
 }
 
@@ -264,16 +125,16 @@ static void drop_parts(ts_onednn_plan *plan)
 /** Creates the primitive of a description, which is destroyed. Returns oneDNN's status. */
 static int finish(step *s, void *description)
 {
-    const layout *scratchpad = dnnl.query_layout(description, QUERY_SCRATCHPAD, 0);
+    const layout *scratchpad = ts_dnnl.query_layout(description, QUERY_SCRATCHPAD, 0);
     s->bytes = 0;
     if (scratchpad) {
         s->scratchpad = *scratchpad;
-        s->bytes = (int64_t)dnnl.size(scratchpad);
+        s->bytes = (int64_t)ts_dnnl.size(scratchpad);
     }
-    int status = dnnl.create(&s->primitive, description);
+    int status = ts_dnnl.create(&s->primitive, description);
     if (status)
         s->primitive = NULL;
-    dnnl.desc_destroy(description);
+    ts_dnnl.desc_destroy(description);
     return status;
 }
 
@@ -282,14 +143,15 @@ static int prepare_copy(operand *o, bool back)
 {
     void *description = NULL;
     const layout *from = back ? &o->wanted : &o->given, *to = back ? &o->given : &o->wanted;
-    int status = dnnl.describe_reorder(&description, from, dnnl.engine, to, dnnl.engine, dnnl.attr);
+    int status = ts_dnnl.describe_reorder(&description, from, ts_dnnl.engine, to, ts_dnnl.engine,
+                                          ts_dnnl.attr);
     return status ? status : finish(&o->move, description);
 }
 
 /** The same, unless the layouts are equal. */
 static int prepare_move(operand *o, bool back)
 {
-    return dnnl.equal(&o->given, &o->wanted) ? SUCCESS : prepare_copy(o, back);
+    return ts_dnnl.equal(&o->given, &o->wanted) ? SUCCESS : prepare_copy(o, back);
 }
 
 /** True if the images can be read and written as they are: channels are innermost. */
@@ -307,8 +169,8 @@ static int describe_weight(layout *of, const ts_onednn_call *c, int64_t groups, 
 {
     const int64_t dims[5] = {groups, rows, c->channels, c->taps[0], c->taps[1]};
     int skip = c->groups == 1;
-    return any ? dnnl.by_tag(of, 5 - skip, dims + skip, F32, TAG_ANY)
-               : dnnl.by_strides(of, 5 - skip, dims + skip, F32, c->weight + skip);
+    return any ? ts_dnnl.by_tag(of, 5 - skip, dims + skip, F32, TAG_ANY)
+               : ts_dnnl.by_strides(of, 5 - skip, dims + skip, F32, c->weight + skip);
 }
 
 /** Describes an image of `batch` samples. */
@@ -318,7 +180,8 @@ static int describe_image(layout *of, int64_t batch, int64_t channels, int64_t l
     const int64_t dims[4] = {batch, channels, lines, columns};
     const int64_t dense[4] = {batch > 1 ? strides[0] : lines * strides[2], strides[1], strides[2],
                               strides[3]};
-    return any ? dnnl.by_tag(of, 4, dims, F32, any) : dnnl.by_strides(of, 4, dims, F32, dense);
+    return any ? ts_dnnl.by_tag(of, 4, dims, F32, any)
+               : ts_dnnl.by_strides(of, 4, dims, F32, dense);
 }
 
 /**
@@ -350,7 +213,7 @@ static int prepare(const ts_onednn_plan *plan, pass *p, const pass *wanted, bool
     status = status ? status : describe_image(&image, batch, features, p->rows, c->count[1], c->y,
                                               tag);
     status = status ? status : describe_weight(&weight, c, groups, rows, true);
-    status = status ? status : dnnl.by_tag(&bias, 1, &features, F32, TAG_DENSE);
+    status = status ? status : ts_dnnl.by_tag(&bias, 1, &features, F32, TAG_DENSE);
     if (wanted && y)
         weight = wanted->weight.wanted;
     if (wanted && !y && c->groups == 1)
@@ -358,29 +221,32 @@ static int prepare(const ts_onednn_plan *plan, pass *p, const pass *wanted, bool
     const layout *b = c->bias ? &bias : NULL;
     void *hint = NULL, *description = NULL;
     status = status ? status
-                    : dnnl.forward(&desc, y ? FORWARD_INFERENCE : FORWARD_TRAINING, DIRECT, &x,
-                                   &weight, b, &image, strides, dilates, before, after);
-    status = status ? status : dnnl.describe(&description, &desc, dnnl.attr, dnnl.engine, NULL);
+                    : ts_dnnl.forward(&desc, y ? FORWARD_INFERENCE : FORWARD_TRAINING, DIRECT, &x,
+                                      &weight, b, &image, strides, dilates, before, after);
+    status = status ? status
+                    : ts_dnnl.describe(&description, &desc, ts_dnnl.attr, ts_dnnl.engine, NULL);
     if (status)
         return status;
     if (!y) {
         hint = description;
-        status = dnnl.backward_weight(&desc, DIRECT, &x, &weight, NULL, &image, strides, dilates,
-                                      before, after);
-        status = status ? status : dnnl.describe(&description, &desc, dnnl.attr, dnnl.engine, hint);
-        dnnl.desc_destroy(hint);
+        status = ts_dnnl.backward_weight(&desc, DIRECT, &x, &weight, NULL, &image, strides, dilates,
+                                         before, after);
+        status = status ? status
+                        : ts_dnnl.describe(&description, &desc, ts_dnnl.attr, ts_dnnl.engine,
+                                           hint);
+        ts_dnnl.desc_destroy(hint);
         if (status)
             return status;
     }
     const char *name = "";
-    dnnl.query(description, QUERY_NAME, 0, &name);
+    ts_dnnl.query(description, QUERY_NAME, 0, &name);
     if (strstr(name, "gemm") || strstr(name, "ref")) {
-        dnnl.desc_destroy(description);
+        ts_dnnl.desc_destroy(description);
         return -1;
     }
-    p->x.wanted = *dnnl.query_layout(description, QUERY_X, 0);
-    p->weight.wanted = *dnnl.query_layout(description, y ? QUERY_WEIGHT : QUERY_GRAD_WEIGHT, 0);
-    p->y.wanted = *dnnl.query_layout(description, y ? QUERY_Y : QUERY_GRAD_Y, 0);
+    p->x.wanted = *ts_dnnl.query_layout(description, QUERY_X, 0);
+    p->weight.wanted = *ts_dnnl.query_layout(description, y ? QUERY_WEIGHT : QUERY_GRAD_WEIGHT, 0);
+    p->y.wanted = *ts_dnnl.query_layout(description, y ? QUERY_Y : QUERY_GRAD_Y, 0);
     if (!wanted && ts_log_on("convolution"))
         ts_log_write("convolution",
                      "cpu, oneDNN's %s: %s of %lld x %lld x %lld x %lld, %lld features, %lld x "
@@ -439,10 +305,10 @@ static int prepare_weight(ts_onednn_plan *plan)
             dims[3 + d] = 1;
             offsets[3 + d] = c->flip[d] ? c->taps[d] - 1 - tap[d] : tap[d];
         }
-        int status = dnnl.by_strides(&o->given, 5 - skip, dims + skip, F32, c->weight + skip);
+        int status = ts_dnnl.by_strides(&o->given, 5 - skip, dims + skip, F32, c->weight + skip);
         status = status ? status
-                        : dnnl.submemory(&o->wanted, &plan->passes[0].weight.wanted, dims + skip,
-                                         offsets + skip);
+                        : ts_dnnl.submemory(&o->wanted, &plan->passes[0].weight.wanted, dims + skip,
+                                            offsets + skip);
         status = status ? status : s.by_tap ? prepare_copy(o, false) : prepare_move(o, false);
         if (status)
             return status;
@@ -458,11 +324,11 @@ static int prepare_image(ts_onednn_plan *plan)
     span columns = span_of(c, 1, 0, c->count[1]);
     const int64_t dims[4] = {1, c->channels, plan->passes[0].lines, columns.size},
                   offsets[4] = {0};
-    if (c->groups > 1 || dnnl.equal(&x->given, &x->wanted))
+    if (c->groups > 1 || ts_dnnl.equal(&x->given, &x->wanted))
         return SUCCESS;
-    plan->image_bytes = (int64_t)dnnl.size(&x->wanted) / c->batch;
+    plan->image_bytes = (int64_t)ts_dnnl.size(&x->wanted) / c->batch;
     int status = describe_image(&plan->image.given, 1, c->channels, dims[2], dims[3], c->x, false);
-    status = status ? status : dnnl.submemory(&plan->image.wanted, &x->wanted, dims, offsets);
+    status = status ? status : ts_dnnl.submemory(&plan->image.wanted, &x->wanted, dims, offsets);
     return status ? status : prepare_move(&plan->image, false);
 }
 
@@ -631,10 +497,10 @@ static ts_onednn_plan *add(const ts_onednn_call *c)
     if (!plan)
         return NULL;
     plan->call = *c;
-    int threads = dnnl.get_threads();
-    dnnl.set_threads(1);
+    int threads = ts_dnnl.get_threads();
+    ts_dnnl.set_threads(1);
     int status = prepare_plan(plan), place = status == OUT_OF_MEMORY ? -1 : place_of_new();
-    dnnl.set_threads(threads);
+    ts_dnnl.set_threads(threads);
     if (place < 0) {
         drop_parts(plan);
         free(plan);
@@ -661,7 +527,7 @@ ts_status ts_onednn_plan_of(const ts_onednn_call *c, ts_onednn_plan **plan)
     enum { AUTO, OWN };
     *plan = NULL;
     if (allowed() == OWN || ts_cpu_isa() == TS_ISA_BASELINE || ts_deterministic() ||
-        (allowed() == AUTO && !is_faster(c)) || !is_available())
+        (allowed() == AUTO && !is_faster(c)) || !ts_dnnl_is_available())
         return TS_OK;
     pthread_mutex_lock(&cache.lock);
     ts_onednn_plan *found = find(c);
@@ -691,7 +557,7 @@ static int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 /** Bytes for an operand in the layout that a primitive wants; 0 if it needs no copy. */
 static int64_t made_bytes(const operand *o)
 {
-    return o->move.primitive ? whole_lines((int64_t)dnnl.size(&o->wanted)) : 0;
+    return o->move.primitive ? whole_lines((int64_t)ts_dnnl.size(&o->wanted)) : 0;
 }
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -704,10 +570,10 @@ static int64_t shared_bytes(const ts_onednn_plan *p)
     const operand *x = &p->passes[0].x;
     if (c->result == TS_ONEDNN_Y)
         return p->slices[0].move.primitive || slicing_of(c).by_tap
-                   ? whole_lines((int64_t)dnnl.size(&p->passes[0].weight.wanted))
+                   ? whole_lines((int64_t)ts_dnnl.size(&p->passes[0].weight.wanted))
                    : 0;
-    return c->groups == 1 && !dnnl.equal(&x->given, &x->wanted)
-               ? whole_lines((int64_t)dnnl.size(&x->wanted))
+    return c->groups == 1 && !ts_dnnl.equal(&x->given, &x->wanted)
+               ? whole_lines((int64_t)ts_dnnl.size(&x->wanted))
                : 0;
 }
 
@@ -755,20 +621,21 @@ static bool execute(const step *s, void *stream, int n, const int *index, const 
     int made = 0, status = SUCCESS;
     for (; made < n && !status; made++) {
         arguments[made].index = index[made];
-        status = dnnl.memory_create(&arguments[made].memory, of[made], dnnl.engine, data[made]);
+        status = ts_dnnl.memory_create(&arguments[made].memory, of[made], ts_dnnl.engine,
+                                       data[made]);
         if (status)
             break;
     }
     if (!status && s->bytes) {
         arguments[made].index = ARG_SCRATCHPAD;
-        status = dnnl.memory_create(&arguments[made].memory, &s->scratchpad, dnnl.engine,
-                                    scratchpad);
+        status = ts_dnnl.memory_create(&arguments[made].memory, &s->scratchpad, ts_dnnl.engine,
+                                       scratchpad);
         made += !status;
     }
     if (!status)
-        status = dnnl.execute(s->primitive, stream, made, arguments);
+        status = ts_dnnl.execute(s->primitive, stream, made, arguments);
     while (made > 0)
-        dnnl.memory_destroy(arguments[--made].memory);
+        ts_dnnl.memory_destroy(arguments[--made].memory);
     return status == SUCCESS;
 }
 
@@ -820,7 +687,7 @@ static bool run_part(const running *r, int64_t part, char *scratch, void *stream
     const layout *of[4] = {&p->x.wanted, &p->weight.wanted, &p->y.wanted, &bias};
     void *data[4] = {made[0], made[1], made[2], r->bias};
     bool with_bias = to_y && c->bias;
-    if (with_bias && dnnl.by_tag(&bias, 1, &features, F32, TAG_DENSE))
+    if (with_bias && ts_dnnl.by_tag(&bias, 1, &features, F32, TAG_DENSE))
         return false;
     return move(&p->x, stream, x, made[0], false, scratch) &&
            (to_y || move(&p->y, stream, y, made[2], false, scratch)) &&
@@ -852,9 +719,9 @@ static void run_workers(running *r, int64_t begin, int64_t end, int64_t parts,
 {
     int64_t bytes = worker_bytes(r->plan);
     void *stream = NULL;
-    int threads = dnnl.get_threads();
-    dnnl.set_threads(1);
-    bool failed = dnnl.stream_create(&stream, dnnl.engine, IN_ORDER) != SUCCESS;
+    int threads = ts_dnnl.get_threads();
+    ts_dnnl.set_threads(1);
+    bool failed = ts_dnnl.stream_create(&stream, ts_dnnl.engine, IN_ORDER) != SUCCESS;
     for (int64_t worker = begin; worker < end && !failed; worker++)
         for (int64_t i = parts * worker / r->workers;
              i < parts * (worker + 1) / r->workers && !failed; i++)
@@ -862,8 +729,8 @@ static void run_workers(running *r, int64_t begin, int64_t end, int64_t parts,
     if (failed)
         atomic_store(&r->failed, true);
     if (stream)
-        dnnl.stream_destroy(stream);
-    dnnl.set_threads(threads);
+        ts_dnnl.stream_destroy(stream);
+    ts_dnnl.set_threads(threads);
 }
 
 static int64_t shared_parts(const ts_onednn_plan *p)

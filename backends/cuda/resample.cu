@@ -162,8 +162,8 @@ cudaError_t launch_sums(const geometry &c, bool last, const T *x, T *y, cudaStre
     return run.template operator()<1>();
 }
 
-/** Functor for fill_units() of ops that copy: returns vector i of the result, V adjacent units of U's
- * bytes. A unit is one of the argument or, in constant padding, `value`. V > 1: a unit is an
+/** Functor for fill_units() of ops that copy: returns vector i of the result, V adjacent units of
+ * U's bytes. A unit is one of the argument or, in constant padding, `value`. V > 1: a unit is an
  * element, the tensors are contiguous, and a row of the result has V units or more. */
 template <class U, int V, class I> struct copied {
     const U *x;

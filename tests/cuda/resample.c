@@ -1,5 +1,5 @@
-/** @file resample.c  Padding, resizing and average pools of random images on CUDA, compared with the
- * CPU in f64. */
+/** @file resample.c  Padding, resizing and average pools of random images on CUDA, compared with
+ * the CPU in f64. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/drawn.h"
 
@@ -87,8 +87,10 @@ TS_TEST(padding_copies_elements_of_each_dtype, .loop = 2, .timeout = 120)
         drawn_image(sizes, 2);
         ts_dtype dtype = each[turn % 5];
         ts_tensor *x = drawn_values(sizes, 4, dtype, true);
-        assert_alike(ts_pad(ts_to_device(x, device), padding, 4, TS_PAD_CONSTANT, ts_scalar_int(1)),
-                     ts_pad(x, padding, 4, TS_PAD_CONSTANT, ts_scalar_int(1)), 0, 0, "padding", dtype);
+        ts_tensor *on = ts_to_device(x, device);
+        assert_alike(ts_pad(on, padding, 4, TS_PAD_CONSTANT, ts_scalar_int(1)),
+                     ts_pad(x, padding, 4, TS_PAD_CONSTANT, ts_scalar_int(1)), 0, 0, "padding",
+                     dtype);
     }
 }
 
