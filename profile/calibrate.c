@@ -7,6 +7,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -446,7 +447,8 @@ static ts_status measure_watched(ts_status (*measuring)(void *ctx, ts_prof_machi
     double begin = now(), before = preempted_ns();
     ts_status status = measuring(ctx, &kept->is);
     double waited = larger(0, preempted_ns() - before), all = 1e9 * (now() - begin);
-    kept->preempted = smaller(1, waited / larger(1, all * kept->is.threads));
+    double share = smaller(1, waited / larger(1, all * kept->is.threads));
+    kept->preempted = round(1000 * share) / 1000; /* as the file stores it, for equal warnings */
     atomic_fetch_or(&self->state, timing);
     return status;
 }
