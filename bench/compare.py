@@ -81,6 +81,14 @@ def pin_threads(torch, library, threads, realtime):
             os.sched_setscheduler(task, os.SCHED_FIFO, os.sched_param(1))
 
 
+def leave_realtime():
+    """
+    Gives all threads normal priority, before a child is awaited: Linux may spin without end when
+    a thread with real-time priority frees a child that another thread still uses."""
+    for task in Path('/proc/self/task').iterdir():
+        os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
+
+
 def turns_for(measure):
     """Returns the number of calls that fill a batch of BATCH_NS."""
     measure(1)
@@ -233,6 +241,8 @@ def run_step(options, torch, threads, write):
     note = (f'ours / (in use before {before / MIB:.2f} + gradients {params / MIB:.2f} + saved '
             f'{(after - before) / MIB:.2f} + largest result {largest / MIB:.2f})')
     write(threads, 'peak bytes / bound', gpt.SHAPE, None, None, peak / bound, note)
+    if options.realtime:
+        leave_realtime()
     grown = [int(subprocess.run([sys.executable, gpt.__file__, side, options.build, str(threads)],
                                 check=True, capture_output=True, text=True).stdout)
              for side in ('ours', 'torch')]
