@@ -108,13 +108,13 @@ static ts_status check_key_lengths(ts_frame *f, const indices *at)
 {
     const ts_tensor *t = f->args[at->cu_seqlens].list[0];
     if (t->dtype != TS_I32)
-        return ts_fail_arg_hint(f, at->cu_seqlens, TS_ERR_DTYPE, "cast with ts_to()",
-                                "expected key lengths of dtype i32, got %s",
-                                ts_dtype_name((ts_dtype)t->dtype));
+        return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
+                          "argument 'key_lengths': expected dtype i32, got %s",
+                          ts_dtype_name((ts_dtype)t->dtype));
     if (t->ndim != 1 || t->sizes[0] != f->args[at->first].t->sizes[0])
-        return ts_fail_arg(f, at->cu_seqlens, TS_ERR_SHAPE,
-                           "expected key lengths of sizes (%lld), as the batch, got %s",
-                           (long long)f->args[at->first].t->sizes[0], TS_SIZES_TEXT(t));
+        return ts_fail_op(TS_ERR_SHAPE, ts_op_name(f->op), f->site, NULL,
+                          "argument 'key_lengths': expected sizes (%lld), as the batch, got %s",
+                          (long long)f->args[at->first].t->sizes[0], TS_SIZES_TEXT(t));
     return TS_OK;
 }
 

@@ -170,12 +170,10 @@ static ts_status check_lengths(const ts_frame *f, const ts_attention *c)
         int64_t length = bound(c->key_lengths, i);
         if (length >= 0 && length <= c->keys)
             continue;
-        int arg = 0; /* the list of the lengths */
-        while (f->args[arg].tag != TS_TAG_TENSORS)
-            arg++;
-        return ts_fail_arg(f, arg, TS_ERR_VALUE,
-                           "expected key lengths from 0 to the %lld keys, got %lld in batch %lld",
-                           (long long)c->keys, (long long)length, (long long)i);
+        return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
+                          "argument 'key_lengths': expected 0 to %lld, the number of keys, got "
+                          "%lld in batch %lld",
+                          (long long)c->keys, (long long)length, (long long)i);
     }
     return TS_OK;
 }

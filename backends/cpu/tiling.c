@@ -75,7 +75,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
                 rows = ts_min64(t->rows, it->sizes[t->dim] - row);
         char *data[TS_MAX_OPERANDS];
         int64_t strides[TS_MAX_OPERANDS], next[TS_MAX_OPERANDS]; /* next: bytes between rows */
-        char *room = memory;
+        char *tile = memory;
         for (int k = 0; k < it->operands; k++) {
             int64_t rest = begin / across / down;
             data[k] = it->data[k] + column * it->strides[0][k] + row * it->strides[t->dim][k];
@@ -89,10 +89,10 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
             if (is_turned(it, k)) {
                 strides[k] = it->items[k];
                 next[k] = columns * it->items[k];
-                t->transpose(room, next[k], data[k], it->strides[0][k], rows, columns,
+                t->transpose(tile, next[k], data[k], it->strides[0][k], rows, columns,
                              it->items[k]);
-                data[k] = room;
-                room += ts_ceil_div(rows * next[k], TILE_LINE) * TILE_LINE;
+                data[k] = tile;
+                tile += ts_ceil_div(rows * next[k], TILE_LINE) * TILE_LINE;
             }
         }
         if (t->merged) {

@@ -213,7 +213,7 @@ TS_TEST(drawn_programs_compute_the_bits_of_calls, .loop = TS_COUNTOF(ways), .tim
         ck_assert_msg(did[i] > w->least[i] * n || w->least[i] == 0, "%s: work of kind %d: %lld",
                       w->name, i, (long long)did[i]);
     if (groups) {
-        int share = n < PROGRAMS ? 0 : n / 8; /* few programs: drawn until one has such a group */
+        int share = n < PROGRAMS ? 0 : n / 8; /* a short run ends with the first of each kind */
         ck_assert_int_gt(groups_run, n);
         ck_assert_int_gt(joined_run, share);
         ck_assert_int_gt(epilogues_run, share);

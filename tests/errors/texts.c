@@ -364,16 +364,16 @@ TS_TEST(errors_of_attention_options_name_the_option)
               *more = ts_from_array((int32_t[]){1, 4}, TS_I32, TS_SIZES(2));
     ts_attention_opts lengths = {.size = sizeof lengths, .key_lengths = &i64};
     WRONG((ts_scaled_dot_product_attention_ex(q, q, q, NULL, &lengths)),
-          "TS_ERR_DTYPE: scaled_dot_product_attention: argument 'cu_seqlens': expected key length"
-          "s of dtype i32, got i64 | cast with ts_to()");
+          "TS_ERR_DTYPE: scaled_dot_product_attention: argument 'key_lengths': expected dtype i32"
+          ", got i64 | cast with ts_to()");
     lengths.key_lengths = &three;
     WRONG((ts_scaled_dot_product_attention_ex(q, q, q, NULL, &lengths)),
-          "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'cu_seqlens': expected key length"
-          "s of sizes (2), as the batch, got (3)");
+          "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'key_lengths': expected sizes (2)"
+          ", as the batch, got (3)");
     lengths.key_lengths = &more;
     WRONG((ts_scaled_dot_product_attention_ex(q, q, q, NULL, &lengths)),
-          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'cu_seqlens': expected key length"
-          "s from 0 to the 3 keys, got 4 in batch 1");
+          "TS_ERR_VALUE: scaled_dot_product_attention: argument 'key_lengths': expected 0 to 3, t"
+          "he number of keys, got 4 in batch 1");
     packed.key_lengths = &more;
     WRONG((ts_scaled_dot_product_attention_ex(q, q, q, NULL, &packed)),
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'key_lengths': expected none with"
