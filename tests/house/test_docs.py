@@ -347,7 +347,7 @@ class Data(unittest.TestCase):
             os.path.relpath(path, SOURCE) for path in glob.glob(os.path.join(SOURCE, "docs/*.md")))]
             if "<!-- figures: " in read(name)]
         with tempfile.TemporaryDirectory(prefix="tessera-docs-") as folder:
-            for name in ("tools/figures", "bench/peers", "bench/results", *pages):
+            for name in ("tools/figures", "bench/figures", "bench/peers", "bench/results", *pages):
                 path, copied = os.path.join(SOURCE, name), os.path.join(folder, name)
                 os.makedirs(os.path.dirname(copied), exist_ok=True)
                 (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, copied)

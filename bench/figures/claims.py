@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: MIT
+"""The table of docs/performance.md, and its part in README.md."""
+import json
+import re
+import sys
+
+from figures.files import RESULTS, File, number, table
+
+host, cpu, train = File("host-epyc.tsv"), File("cpu-epyc.tsv"), File("train-epyc.tsv")
+images = File("images-epyc.tsv")
+cuda, attention = File("cuda-h100.tsv"), File("cuda-h100-attention.tsv")
+LIBTORCH = f"libtorch {host.head['torch'].split('+')[0]}, C++, eager"
+TORCH = {file: f"PyTorch {file.head['torch'].split('+')[0]}"
+         for file in (cpu, images, cuda, attention)}
+TORCH_CPU, TORCH_GPU = f"{TORCH[cpu]}, eager", TORCH[cuda]
+CPU, GPU = "EPYC", "H100"
+
+
+def call(case, claim, peer=None):
+    """A row of bench_dispatch."""
+    other = (f"{LIBTORCH}: {number(float(host.find(case='libtorch.' + peer)['value']))}" if peer
+             else "–")
+    return (claim, "ns", number(float(host.find(case=case)["value"])), other, "1 thread, f32", CPU,
+            "bench_dispatch", host)
+
+
+def step(threads):
+    row = cpu.find(op="training step", threads=str(threads))
+    return (f"training step of a GPT, {threads} thread{'s' * (threads > 1)}", "ms",
+            number(float(row["ours_us"]) / 1e3),
+            f"{TORCH_CPU}: {number(float(row['torch_us']) / 1e3)}",
+            "4 layers, B 16, T 128, C 128, f32", CPU, "compare.py --suite cpu", cpu)
+
+
+def slowest(claim, threads, chosen):
+    rows = [row for row in cpu.rows
+            if row["threads"] == str(threads) and row["ours_us"] != "-" and chosen(row)]
+    row = max(rows, key=lambda row: float(row["ratio"]))
+    return (f"{claim}, {threads} thread{'s' * (threads > 1)}", "× the peer's speed",
+            number(1 / float(row["ratio"])), TORCH_CPU, f"{row['op']} {row['shape']}", CPU,
+            "compare.py --suite cpu", cpu)
+
+
+def ops(threads):
+    mean, count = cpu.mean(lambda row: float(row["torch_us"]) / float(row["ours_us"]),
+                           lambda row: row["note"] == "step" and row["threads"] == str(threads))
+    return (f"ops of that step, {threads} thread{'s' * (threads > 1)}, geometric mean",
+            "× the peer's speed", number(mean), TORCH_CPU, f"{count} cases", CPU,
+            "compare.py --suite cpu", cpu)
+
+
+def cpu_images(threads):
+    """Forward and gradients over the layers of ResNet-50 and of a U-Net: convolutions by layout,
+    pools and batch norms."""
+    def is_last(row):
+        return row["shape"].endswith(" last")
+
+    def speed(row):
+        return float(row["torch_us"]) / float(row["ours_us"])
+
+    def is_timed(row, kind="conv"):
+        return (row["threads"] == str(threads) and row["ours_us"] != "-" and
+                kind in row["op"].split()[0])
+    peer = f"{TORCH[images]}, eager"
+    count = f"{threads} thread{'s' * (threads > 1)}"
+    rows = []
+    for layout, last in (("contiguous", False), ("channels-last", True)):
+        mean, cases = images.mean(speed, lambda row: is_timed(row) and is_last(row) == last)
+        rows.append((f"convolutions, {layout}, {count}, geometric mean", "× the peer's speed",
+                     number(mean), peer, f"{cases} cases, f32", CPU, "compare.py --suite images",
+                     images))
+    least = min((row for row in images.rows if is_timed(row)), key=speed)
+    rows.append((f"slowest convolution, {count}", "× the peer's speed", number(speed(least)), peer,
+                 f"{least['op']} {least['shape']}", CPU, "compare.py --suite images", images))
+    for name, kind in (("pools", "pool"), ("batch norms", "batch_norm")):
+        mean, cases = images.mean(speed, lambda row: is_timed(row, kind))
+        rows.append((f"{name}, {count}, geometric mean", "× the peer's speed", number(mean), peer,
+                     f"{cases} cases, f32", CPU, "compare.py --suite images", images))
+    return rows
+
+
+def memory():
+    bound = cpu.find(op="peak bytes / bound", threads="1")
+    growth = cpu.find(op="growth of process", threads="1")
+    ours, torch = re.search(r"ours ([\d.]+) MiB, torch ([\d.]+) MiB", growth["note"]).groups()
+    shape = "the same step"
+    return [("peak of the library's memory in that step", "× its bound",
+             number(float(bound["ratio"])), "–", shape, CPU, "compare.py --suite cpu", cpu),
+            ("growth of the process in five such steps", "MiB", number(float(ours)),
+             f"{TORCH_CPU}: {number(float(torch))}", shape, CPU, "compare.py --suite cpu", cpu)]
+
+
+def segmentation():
+    file = File("segmentation-epyc.tsv")
+    return ("IoU of a U-Net on held-out scenes", "", number(float(file.find(case="iou")["value"])),
+            "–", f"{file.find(case='steps')['value']} steps of 8 scenes, 64 × 64", CPU, "make unet",
+            file)
+
+
+def loss():
+    return ("validation loss of the byte-level GPT", "× the unigram entropy",
+            number(float(train.find(case="of_unigram_entropy")["value"])), "–",
+            "1,600 steps", CPU, "make train", train)
+
+
+BACKWARD = re.compile("backward")
+ROW_OPS = re.compile("soft|norm")
+
+
+def of_roof(claim, chosen, shape):
+    """Memory-bound kernels: their rate relative to a device copy."""
+    def of_copy(column):
+        return number(cuda.mean(lambda row: float(row["roof_us"]) / float(row[column]), chosen)[0])
+    count = cuda.mean(lambda row: 1, chosen)[1]
+    least = min((row for row in cuda.rows if chosen(row)), key=lambda row: float(row["of_roof"]))
+    return [(f"{claim}, geometric mean", "× a copy's rate", of_copy("ours_us"),
+             f"{TORCH_GPU}, eager: {of_copy('eager_us')}, compiled: {of_copy('compiled_us')}",
+             f"{count} cases {shape}", GPU, "compare.py --suite cuda --compile", cuda),
+            (f"{claim}, slowest case", "× a copy's rate", number(float(least["of_roof"])),
+             "–", f"{least['op']} {least['shape']} {least['dtype']}", GPU,
+             "compare.py --suite cuda --compile", cuda)]
+
+
+def large(backward, rows):
+    return lambda row: (row["compiled_us"] != "-" and bool(BACKWARD.search(row["op"])) == backward
+                        and bool(ROW_OPS.search(row["op"])) == rows
+                        and not row["op"].startswith(("cross", "mm", "linear")))
+
+
+def kernel(claim, shape, scale, unit, /, **wanted):
+    row = cuda.find(**wanted)
+    peers = [f"{mode}: {number(float(row[column]) / scale)}"
+             for mode, column in (("eager", "eager_us"), ("compiled", "compiled_us"))
+             if row[column] != "-"]
+    return (claim, unit, number(float(row["ours_us"]) / scale), f"{TORCH_GPU}, {', '.join(peers)}",
+            shape, GPU, "compare.py --suite cuda --compile", cuda)
+
+
+def is_pass(row, backward):
+    return (row["op"].startswith("attention_backward") == backward
+            and not row["op"].endswith("deterministic"))
+
+
+def over_cudnn(backward, what):
+    mean, count = attention.mean(lambda row: float(row["cudnn_us"]) / float(row["ours_us"]),
+                                 lambda row: is_pass(row, backward))
+    least = min((row for row in attention.rows if is_pass(row, backward)),
+                key=lambda row: float(row["cudnn_us"]) / float(row["ours_us"]))
+    ratio = float(least["cudnn_us"]) / float(least["ours_us"])
+    return [(f"attention, {what}, geometric mean", "× the peer's speed", number(mean),
+             f"{TORCH[attention]}, cuDNN", f"{count} shapes, bf16", GPU,
+             "compare.py --suite attention", attention),
+            (f"attention, {what}, slowest shape", "× the peer's speed", number(ratio),
+             f"{TORCH[attention]}, cuDNN", f"{least['op']} {least['shape']}", GPU,
+             "compare.py --suite attention", attention)]
+
+
+def rate(op, claim):
+    row = attention.find(op=op, shape="4x16x4096")
+    return (claim, "TFLOP/s", row["ours_tflops"],
+            f"{TORCH[attention]}, cuDNN: {row['cudnn_tflops']}, flash: {row['flash_tflops']}",
+            "4x16x4096, depth 128, causal, bf16", GPU, "compare.py --suite attention", attention)
+
+
+class Record(File):
+    """gpu.json. It identifies its sources by hash; the file of `cuda` has the same hash and their
+    commit."""
+
+    def __init__(self):  # pylint: disable=super-init-not-called
+        self.name, self.head = "gpu.json", cuda.head
+        self.data = json.loads((RESULTS / self.name).read_text("utf-8"))
+        if f"sources {self.data['sources'][:12]}" not in cuda.head["commit"]:
+            sys.exit(f"figures: gpu.json and {cuda.name} are of different sources")
+
+
+def launch():
+    record = Record()
+    rows = record.data["launch"]["rows"]
+    return ("`ts_add` of one element on CUDA, host time", "ns",
+            f"{rows['add_1']['median_ns']:,}",
+            f"launch by hand, `<<<>>>`: {rows['raw launch']['median_ns']:,}", "1, f32", GPU,
+            "bench_cuda_launch", record)
+
+
+def claims():
+    """Every row of the page's table: claim, unit, figure, peer, shape, machine, command, file."""
+    rows = [
+        call("noop_call", "call of an op that does nothing, 3 arguments"),
+        call("layer_added", "each further layer of a call"),
+        call("add_1", "`ts_add` of one element", "cpp_add"),
+        call("add_1_out", "`ts_add_out` of one element", "cpp_add_out"),
+        call("add_1_grad", "`ts_add` of one element, recorded", "cpp_add_grad"),
+        call("add_1_fwd_bwd", "`ts_add` of one element, forward and backward", "cpp_add_fwd_bwd"),
+        call("empty_1", "`ts_empty` of one element", "cpp_empty"),
+        call("view_1", "`ts_view` of one element", "cpp_view"),
+        call("mm_8", "`ts_mm` of 8x8 and 8x8", "cpp_mm8"),
+        call("mlp_step", "training step of an MLP of 16, 32 and 4 units, batch 8", "cpp_mlp_step"),
+        call("timers_on_per_op", "timers switched on, each call"),
+        step(1), step(2), ops(1), ops(2),
+        *(slowest("slowest op of that step", n, lambda row: row["note"] == "step") for n in (1, 2)),
+        *(slowest("slowest of all cases", n, lambda row: True) for n in (1, 2)), *memory(),
+        *cpu_images(1), *cpu_images(2), loss(), segmentation(),
+        *of_roof("pointwise", large(False, False), "of 256 MiB"),
+        *of_roof("pointwise, backward", large(True, False), "of 256 MiB"),
+        *of_roof("softmax and norms", large(False, True), "of 256 MiB"),
+        *of_roof("softmax and norms, backward", large(True, True), "of 256 MiB"),
+        kernel("cross-entropy with its gradient", "8192x50304, bf16", 1, "µs",
+               op="cross_entropy_grad"),
+        kernel("AdamW", "124 million parameters, f32", 1, "µs", op="adamw"),
+        kernel("`ts_linear`, by cuBLASLt on both sides", "8192x768 to 3072, bf16", 1, "µs",
+               op="linear", shape="8192x768 -> 3072"),
+        kernel("`ts_linear`, by cuBLASLt on both sides", "8192x768 to 50304, bf16", 1, "µs",
+               op="linear", shape="8192x768 -> 50304"),
+        kernel("training step of a small GPT", "4 layers, B 16, T 128, C 128, f32", 1e3, "ms",
+               op="training step", shape="small"),
+        kernel("training step of GPT-2 124M, autocast bf16", "B 8, T 1024", 1e3, "ms",
+               op="training step", shape="GPT-2 124M"),
+        rate("attention_hd128_causal", "attention"),
+        rate("attention_backward_hd128_causal", "attention, backward"),
+        *over_cudnn(False, "forward"), *over_cudnn(True, "backward"), launch()]
+    return rows
+
+
+FRONT = re.compile("does nothing|further layer|^`ts_add` of one element$|of an MLP|GPT, 2 threads|"
+                   "^softmax and norms, geometric|^attention|step of GPT-2")
+
+
+def performance():
+    columns = ("claim", "figure", "peer", "shape", "command", "commit", "file")
+    return table(columns, [
+        (claim, f"{value} {unit}", peer, shape, f"`{command}`", file.head["commit"].split()[0],
+         f"`{file.name}`") for claim, unit, value, peer, shape, _, command, file in claims()])
+
+
+def front():
+    columns = ("measured", "unit", "Tessera", "peer, mode", "shape", "machine", "command")
+    return table(columns, [(*row[:6], f"`{row[6]}`") for row in claims() if FRONT.search(row[0])])

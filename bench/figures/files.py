@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""Files of bench/results/, and tables of their rows."""
+import math
+import pathlib
+import re
+import sys
+
+RESULTS = pathlib.Path(__file__).resolve().parent.parent / "results"
+
+
+class File:
+    """One result file: `head` is its comments, `rows` are its lines by column name."""
+
+    def __init__(self, name):
+        self.name, self.head, self.rows, columns = name, {}, [], None
+        for line in (RESULTS / name).read_text("utf-8").splitlines():
+            if line.startswith("# "):
+                key, _, value = line[2:].partition(": ")
+                self.head[key] = value
+            elif columns is None:
+                columns = line.split("\t")
+            else:
+                self.rows.append(dict(zip(columns, line.split("\t"))))
+
+    def find(self, **wanted):
+        """The one row with these values."""
+        found = [row for row in self.rows if wanted.items() <= row.items()]
+        if len(found) != 1:
+            sys.exit(f"figures: {self.name} has {len(found)} rows with {wanted}")
+        return found[0]
+
+    def mean(self, ratio, chosen):
+        """Geometric mean of `ratio` over the rows for which `chosen` holds, and their number."""
+        logs = [math.log(ratio(row)) for row in self.rows if chosen(row)]
+        return math.exp(sum(logs) / len(logs)), len(logs)
+
+
+def number(value):
+    """Three significant digits."""
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+
+
+def table(columns, rows):
+    lines = ["| " + " | ".join(columns) + " |",
+             "".join("|--:" if name in ("figure", "Tessera") else "|---" for name in columns) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+
+def numbers(file, titles, rows=None):
+    """The rows of a file under other titles. A missing figure is an empty cell."""
+    def cell(text):
+        if text == "-":
+            return ""
+        return f"{int(text):,}" if re.fullmatch("[0-9]{4,}", text) else text
+    lines = [[cell(value) for value in row.values()] for row in rows or file.rows]
+    right = [all(re.fullmatch("[0-9.,]*", line[k]) for line in lines) for k in range(len(titles))]
+    return "\n".join(["| " + " | ".join(titles) + " |",
+                      "".join("|--:" if column else "|---" for column in right) + "|",
+                      *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
+
+
+def pivot(name, key, column, value, titles, order=None):
+    """One row for each value of `key` (a tuple of columns), one cell for each value of `column`."""
+    file, cells = File(name), {}
+    columns = order or list(dict.fromkeys(row[column] for row in file.rows))
+    for row in file.rows:
+        cells.setdefault(tuple(row[k] for k in key), {})[row[column]] = row[value]
+    rows = [dict(enumerate([*group, *(found.get(c, "-") for c in columns)]))
+            for group, found in cells.items()]
+    return numbers(file, (*titles, *columns), rows)

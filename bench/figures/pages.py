@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: MIT
+"""Tables of the pages about attention, convolutions, products, compiled functions and calls."""
+import re
+import sys
+
+from figures.claims import attention
+from figures.files import File, number, numbers, table
+from peers.sweep import MEGABYTE, geometric_mean, percentile
+
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+
+
+def rates():
+    """Attention by depth, mask and length."""
+    sections = []
+    for prefix, suffix, columns in (
+            ("attention", "", ("ours", "flash", "cudnn")),
+            ("attention_backward", "", ("ours", "flash", "cudnn")),
+            ("attention_backward", "_deterministic", ("ours", "flash"))):
+        name = {"attention": "forward", "attention_backward": "backward"}[prefix]
+        rows = []
+        for depth, heads in ((64, 32), (128, 16)):
+            for mask in ("full", "causal"):
+                found = [attention.find(op=f"{prefix}_hd{depth}_{mask}{suffix}",
+                                        shape=f"{16384 // n}x{heads}x{n}") for n in LENGTHS]
+                rows.append([f"hd{depth}, {mask}"] + [
+                    " ".join(row[f"{column}_tflops"] for row in found) for column in columns])
+                if "cudnn" in columns:
+                    rows[-1].append(" ".join(
+                        f"{float(row['cudnn_us']) / float(row['ours_us']):.2f}" for row in found))
+        titles = [name + suffix.replace("_", ", "), "Tessera", "PyTorch, flash"]
+        if "cudnn" in columns:
+            titles += ["PyTorch, cuDNN", "Tessera over cuDNN"]
+        sections.append(table(titles, rows))
+    return "\n".join(sections)
+
+
+def decode():
+    """Attention of few rows."""
+    return numbers(File("decode-h200.tsv"), ("B", "H", "G", "rows", "keys", "D", "mma", "split",
+                                             "flash", "cuDNN", "floor"))
+
+
+def products():
+    """Products of uneven sizes; a padded time of "(even)" or "direct" says why there is none."""
+    file = File("products-h200.tsv")
+    rows = [{**row, "gain": number(float(row["direct_us"]) / float(row["padded_us"]))
+             if row["padded_us"][0].isdigit() else "-"} for row in file.rows]
+    return numbers(file, ("M", "N", "K", "layout", "direct", "padded", "PyTorch",
+                          "direct / padded"), rows)
+
+
+def groups():
+    """Fused groups beside torch.compile."""
+    return numbers(File("compile-h100.tsv"), ("function", "sizes, dtype", "groups",
+                                              "torch.compile", "PyTorch, eager", "copy"))
+
+
+def drawn():
+    """Distribution of the ratios of drawn cases, by peer and size."""
+    lines = []
+    for name, peer in (("drawn-h100.tsv", "eager"), ("drawn-compiled-h100.tsv", "eager, compiled")):
+        rows = [row for row in File(name).rows if row["ratio"] != "-"]
+        for size, large in (("1 MB and more", True), ("below 1 MB", False)):
+            ratios = [float(row["ratio"]) for row in rows
+                      if (int(row["bytes"]) >= MEGABYTE) == large]
+            lines.append([peer, size, str(len(ratios)), *map(number, (
+                geometric_mean(ratios), percentile(ratios, 0.05), min(ratios)))])
+    return numbers(None, ("PyTorch", "arguments and results", "cases", "geometric mean",
+                          "5th percentile", "slowest"), [dict(enumerate(line)) for line in lines])
+
+
+def steps():
+    """Training steps: wall time, time of kernels, and host time before the loss is read."""
+    file = File("steps-h100.tsv")
+    sides = ("eager", "graph", "replay", "torch eager", "torch.compile, graphs")
+    names = {"small": "the model of `train_gpt`: 4 layers, B 16, T 128, C 128, f32",
+             "character": "6 layers, B 64, T 256, C 384, dropout 0.2, bf16",
+             "GPT-2 124M, B 4": "GPT-2 124M: 12 layers, B 4, T 1024, C 768, bf16"}
+    rows = []
+    for model, text in names.items():
+        found = [file.find(model=model, side=side) for side in sides]
+        for name, column in ((text, "step_us"), ("its kernels", "kernels_us"),
+                             ("the host before the read", "host_us")):
+            rows.append([name] + ["–" if row[column] == "-" else f"{float(row[column]) / 1e3:.2f}"
+                                  for row in found])
+    return numbers(file, ("step", "eager", "graph", "replay", "PyTorch eager",
+                          "compiled, CUDA graphs"), [dict(enumerate(row)) for row in rows])
+
+
+def peaks():
+    """Training steps: peak memory of tensors, and times."""
+    file = File("memory-h100.tsv")
+    names = {"eager": "eager", "replay, kept": "kept", "replay": "values computed again",
+             "torch.compile": "torch.compile"}
+    rows = []
+    for side, text in names.items():
+        row = file.find(model="GPT-2 124M, B 32", side=side)
+        rows.append([text, f"{int(row['peak_mib']):,}", f"{float(row['step_us']) / 1e3:.1f}",
+                     f"{float(row['kernels_us']) / 1e3:.1f}"])
+    return numbers(file, ("step", "MiB", "step, ms", "its kernels, ms"),
+                   [dict(enumerate(row)) for row in rows])
+
+
+def epilogues():
+    """Linear layers with GELU and bias gradients as epilogues."""
+    return numbers(File("epilogues-h200.tsv"), (
+        "layer", "dtype", "linear", "with bias", "linear_gelu: separate", "fused", "fused, saved",
+        "linear_backward: separate", "fused", "without bias"))
+
+
+DIRECTIONS = (("y", "forward"), ("x", "input"), ("weight", "weight"))
+LAYERS = (  # of convolution-h100.tsv
+    ("ResNet-50, 1 × 1", r"64x\S+ \d+k1"), ("ResNet-50, 3 × 3 and 7 × 7", r"64x\S+ \d+k[37]"),
+    ("U-Net, 1 × 1", r"16x\S+ \d+k1"), ("U-Net, 3 × 3", r"16x\S+ \d+k3"),
+    ("U-Net, 2 × 2 transposed, stride 2", r"16x\S+ transposed"))
+
+
+def convolutions():
+    """Convolutions beside cuDNN, by kind of layer and direction: chosen kernels, own kernels."""
+    files, lines = [File("convolution-h100.tsv"), File("convolution-own-h100.tsv")], []
+    for kind, pattern in LAYERS:
+        for direction, name in DIRECTIONS:
+            line, number_of_rows = [kind, name], 0
+            for file in files:
+                ratios = [float(row["ratio"]) for row in file.rows
+                          if row["direction"] == direction and re.match(pattern, row["layer"])]
+                number_of_rows = len(ratios)
+                line += [number(geometric_mean(ratios)), number(min(ratios))]
+            lines.append(line[:2] + [str(number_of_rows)] + line[2:])
+    if sum(int(line[2]) for line in lines) != len(files[1].rows):
+        sys.exit(f"figures: {files[1].name}: some rows have no kind")
+    return numbers(files[0], ("layers", "direction", "cases", "chosen, geometric mean", "least",
+                              "own kernels, geometric mean", "least"),
+                   [dict(enumerate(line)) for line in lines])
+
+
+def drawn_convolutions():
+    """Drawn convolutions beside PyTorch, by direction."""
+    file, lines = File("convolution-drawn-h100.tsv"), []
+    for direction, name in DIRECTIONS:
+        rows = [row for row in file.rows if row["direction"] == direction]
+        least = min(rows, key=lambda row: float(row["ratio"]))
+        lines.append([name, str(len(rows)), number(file.mean(
+            lambda row: float(row["ratio"]), lambda row: row["direction"] == direction)[0]),
+            number(float(least["ratio"])), f"`{least['layer']}`"])
+    return numbers(file, ("direction", "cases", "geometric mean", "slowest", "its layer"),
+                   [dict(enumerate(line)) for line in lines])
+
+
+def unet():
+    """Training and inference of a U-Net."""
+    file = File("unet-h100.tsv")
+    rows = [[row["batch"], row["work"], row["side"].replace("torch eager", "PyTorch, eager"),
+             row["images_per_s"], f"{float(row['kernels_us']) / 1e3:.2f}", row["peak_mib"]]
+            for row in file.rows]
+    return numbers(file,
+                   ("batch", "work", "side", "images/s", "kernels of a step, ms", "peak, MiB"),
+                   [dict(enumerate(row)) for row in rows])
+
+
+def stations():
+    """Time of each station of a call, and its work."""
+    return numbers(File("tour-epyc.tsv"), ("station", "ns", "work"))
