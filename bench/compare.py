@@ -19,10 +19,9 @@ Compares Tessera with PyTorch, in one process and on the same memory.
 
 Compares the results first. Then the two sides alternate short batches of calls. The fastest batch
 of each side counts on the CPU, the median of five on a GPU. Prints one line per case: op, shape,
-Tessera's and PyTorch's time in microseconds, and ratios; on the CPU, Tessera's time / PyTorch's
-time (below 1: Tessera is faster). --random draws cases and prints the distribution of PyTorch's
-time / Tessera's time (above 1: Tessera is faster). docs/performance.md explains the output. PyTorch
-must be importable (pip install torch).
+Tessera's and PyTorch's time in microseconds, and on the CPU the speed, PyTorch's time / Tessera's
+time (above 1: Tessera is faster). --random draws cases and prints the distribution of their speeds.
+docs/performance.md explains the output. PyTorch must be importable (pip install torch).
 """
 # SPDX-License-Identifier: MIT
 import argparse
@@ -159,8 +158,8 @@ def commit():
             + (' and changes' if git('status', '--porcelain', '-uno') else ''))
 
 
-def geometric_mean(ratios):
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+def geometric_mean(speeds):
+    return math.exp(sum(map(math.log, speeds)) / len(speeds)) if speeds else math.nan
 
 
 def head(torch, options):
@@ -181,7 +180,7 @@ def run_suite(options, torch, library, cases, write):
         library.c.ts_set_num_threads(threads)
         if hasattr(os, 'sched_setaffinity'):
             pin_threads(torch, library, threads, options.realtime)
-        ratios, step_ratios = [], []
+        speeds, step_speeds = [], []
         for (name, shape), (make, in_step) in cases.items():
             if not re.search(options.only, f'{name} {shape}'):
                 continue
@@ -199,12 +198,12 @@ def run_suite(options, torch, library, cases, write):
                     failures.append(f'{name} {shape}: {error}')
                     write(threads, name, shape, None, None, None, str(error).splitlines()[0])
                     continue
-            ratios.append(ours / theirs)
+            speeds.append(theirs / ours)
             if in_step:
-                step_ratios.append(ours / theirs)
-            write(threads, name, shape, ours / 1e3, theirs / 1e3, ours / theirs,
+                step_speeds.append(theirs / ours)
+            write(threads, name, shape, ours / 1e3, theirs / 1e3, theirs / ours,
                   'step' if in_step else '')
-        for what, values in (('ops of the step', step_ratios), ('all cases', ratios)):
+        for what, values in (('ops of the step', step_speeds), ('all cases', speeds)):
             if values:
                 write(threads, 'geometric mean', what, None, None, geometric_mean(values), '')
         if re.search(options.only, 'training step'):
@@ -232,7 +231,7 @@ def run_step(options, torch, threads, write):
         raise ValueError(f'losses differ after 3 steps: {ours.loss.value} and {losses[-1]}')
     timed = [measure(ours.run, step, threads, options.seconds) for step in sides.values()]
     ns, torch_ns = min(t[0] for t in timed), min(t[1] for t in timed)
-    write(threads, 'training step', gpt.SHAPE, ns / 1e3, torch_ns / 1e3, ns / torch_ns, '')
+    write(threads, 'training step', gpt.SHAPE, ns / 1e3, torch_ns / 1e3, torch_ns / ns, '')
     before, after, peak = ours.memory()
     params = sum(p.numel() for p in model.parameters()) * 4
     largest = gpt.B * gpt.T * 4 * gpt.C * 4
@@ -246,25 +245,27 @@ def run_step(options, torch, threads, write):
     grown = [int(subprocess.run([sys.executable, gpt.__file__, side, options.build, str(threads)],
                                 check=True, capture_output=True, text=True).stdout)
              for side in ('ours', 'torch')]
-    write(threads, 'growth of process', gpt.SHAPE, None, None, grown[0] / grown[1],
+    write(threads, 'growth of process', gpt.SHAPE, None, None, grown[1] / grown[0],
           f'ours {grown[0] / MIB:.1f} MiB, torch {grown[1] / MIB:.1f} MiB')
 
 
 def writer(out):
-    """A function that writes a row to stdout and, tab separated, to out."""
-    columns = 'threads', 'op', 'shape', 'ours_us', 'torch_us', 'ratio', 'note'
+    """A function that writes a row to stdout and, tab separated, to out. `speed` is PyTorch's time
+    (memory for 'growth of process') / Tessera's; 'peak bytes / bound' has the quotient of that name
+    there."""
+    columns = 'threads', 'op', 'shape', 'ours_us', 'torch_us', 'speed', 'note'
     print('{:>7}  {:<24} {:<24} {:>10} {:>10} {:>7}  {}'.format(*columns))
     if out:
         print(*columns, sep='\t', file=out)
 
-    def write(threads, name, shape, ours, theirs, ratio, note):
+    def write(threads, name, shape, ours, theirs, speed, note):
         def number(x, digits):
             return '-' if x is None else f'{x:.{digits}f}'
-        mark = ' <' if ratio is not None and ratio > 1.2 and ours is not None else ''
+        mark = ' <' if speed is not None and speed < 1 / 1.2 and ours is not None else ''
         print(f'{threads:>7}  {name:<24} {shape:<24} {number(ours, 1):>10} {number(theirs, 1):>10} '
-              f'{number(ratio, 2):>7}  {note}{mark}', flush=True)
+              f'{number(speed, 2):>7}  {note}{mark}', flush=True)
         if out:
-            print(threads, name, shape, number(ours, 2), number(theirs, 2), number(ratio, 3), note,
+            print(threads, name, shape, number(ours, 2), number(theirs, 2), number(speed, 3), note,
                   sep='\t', file=out,
                   flush=True)
     return write
@@ -371,7 +372,7 @@ def main():
                         'compile 12)')
     parser.add_argument('--random', type=int, default=0, metavar='N',
                         help='cpu, cuda, attention, convolution: draw N cases and print the '
-                        'distribution of their ratios; compile: compare N drawn functions with '
+                        'distribution of their speeds; compile: compare N drawn functions with '
                         'eager calls')
     parser.add_argument('--device', choices=['cpu', 'cuda'],
                         help='random: device (default: cpu for --suite cpu, else cuda)')

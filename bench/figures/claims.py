@@ -32,17 +32,22 @@ def step(threads):
             "4 layers, B 16, T 128, C 128, f32", CPU, "compare.py --suite cpu", cpu)
 
 
+def of_torch(row):
+    """Speed of Tessera in a row of a CPU suite."""
+    return float(row["torch_us"]) / float(row["ours_us"])
+
+
 def slowest(claim, threads, chosen):
     rows = [row for row in cpu.rows
             if row["threads"] == str(threads) and row["ours_us"] != "-" and chosen(row)]
-    row = max(rows, key=lambda row: float(row["ratio"]))
+    row = min(rows, key=of_torch)
     return (f"{claim}, {threads} thread{'s' * (threads > 1)}", "× the peer's speed",
-            number(1 / float(row["ratio"])), TORCH_CPU, f"{row['op']} {row['shape']}", CPU,
+            number(of_torch(row)), TORCH_CPU, f"{row['op']} {row['shape']}", CPU,
             "compare.py --suite cpu", cpu)
 
 
 def ops(threads):
-    mean, count = cpu.mean(lambda row: float(row["torch_us"]) / float(row["ours_us"]),
+    mean, count = cpu.mean(of_torch,
                            lambda row: row["note"] == "step" and row["threads"] == str(threads))
     return (f"ops of that step, {threads} thread{'s' * (threads > 1)}, geometric mean",
             "× the peer's speed", number(mean), TORCH_CPU, f"{count} cases", CPU,
@@ -55,9 +60,6 @@ def cpu_images(threads):
     def is_last(row):
         return row["shape"].endswith(" last")
 
-    def speed(row):
-        return float(row["torch_us"]) / float(row["ours_us"])
-
     def is_timed(row, kind="conv"):
         return (row["threads"] == str(threads) and row["ours_us"] != "-" and
                 kind in row["op"].split()[0])
@@ -65,27 +67,27 @@ def cpu_images(threads):
     count = f"{threads} thread{'s' * (threads > 1)}"
     rows = []
     for layout, last in (("contiguous", False), ("channels-last", True)):
-        mean, cases = images.mean(speed, lambda row: is_timed(row) and is_last(row) == last)
+        mean, cases = images.mean(of_torch, lambda row: is_timed(row) and is_last(row) == last)
         rows.append((f"convolutions, {layout}, {count}, geometric mean", "× the peer's speed",
                      number(mean), peer, f"{cases} cases, f32", CPU, "compare.py --suite images",
                      images))
-    least = min((row for row in images.rows if is_timed(row)), key=speed)
-    rows.append((f"slowest convolution, {count}", "× the peer's speed", number(speed(least)), peer,
+    least = min((row for row in images.rows if is_timed(row)), key=of_torch)
+    rows.append((f"slowest convolution, {count}", "× the peer's speed", number(of_torch(least)), peer,
                  f"{least['op']} {least['shape']}", CPU, "compare.py --suite images", images))
     for name, kind in (("pools", "pool"), ("batch norms", "batch_norm")):
-        mean, cases = images.mean(speed, lambda row: is_timed(row, kind))
+        mean, cases = images.mean(of_torch, lambda row: is_timed(row, kind))
         rows.append((f"{name}, {count}, geometric mean", "× the peer's speed", number(mean), peer,
                      f"{cases} cases, f32", CPU, "compare.py --suite images", images))
     return rows
 
 
 def memory():
-    bound = cpu.find(op="peak bytes / bound", threads="1")
+    bound = cpu.find(op="peak bytes / bound", threads="1")  # `speed` has the quotient
     growth = cpu.find(op="growth of process", threads="1")
     ours, torch = re.search(r"ours ([\d.]+) MiB, torch ([\d.]+) MiB", growth["note"]).groups()
     shape = "the same step"
     return [("peak of the library's memory in that step", "× its bound",
-             number(float(bound["ratio"])), "–", shape, CPU, "compare.py --suite cpu", cpu),
+             number(float(bound["speed"])), "–", shape, CPU, "compare.py --suite cpu", cpu),
             ("growth of the process in five such steps", "MiB", number(float(ours)),
              f"{TORCH_CPU}: {number(float(torch))}", shape, CPU, "compare.py --suite cpu", cpu)]
 

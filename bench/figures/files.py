@@ -35,6 +35,11 @@ class File:
         return math.exp(sum(logs) / len(logs)), len(logs)
 
 
+def speed(row, peer="peer_us"):
+    """Time of the peer / Tessera's, from the column of the peer's time if the row has no speed."""
+    return float(row["speed"]) if "speed" in row else float(row[peer]) / float(row["ours_us"])
+
+
 def number(value):
     """Three significant digits."""
     return f"{value:,.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"

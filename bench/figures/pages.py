@@ -4,7 +4,7 @@ import re
 import sys
 
 from figures.claims import attention
-from figures.files import File, number, numbers, table
+from figures.files import File, number, numbers, speed, table
 from peers.sweep import MEGABYTE, geometric_mean, percentile
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -60,9 +60,9 @@ def drawn():
     """Distribution of the ratios of drawn cases, by peer and size."""
     lines = []
     for name, peer in (("drawn-h100.tsv", "eager"), ("drawn-compiled-h100.tsv", "eager, compiled")):
-        rows = [row for row in File(name).rows if row["ratio"] != "-"]
+        rows = [row for row in File(name).rows if row["peer_us"] != "-"]
         for size, large in (("1 MB and more", True), ("below 1 MB", False)):
-            ratios = [float(row["ratio"]) for row in rows
+            ratios = [speed(row) for row in rows
                       if (int(row["bytes"]) >= MEGABYTE) == large]
             lines.append([peer, size, str(len(ratios)), *map(number, (
                 geometric_mean(ratios), percentile(ratios, 0.05), min(ratios)))])
@@ -123,7 +123,7 @@ def convolutions():
         for direction, name in DIRECTIONS:
             line, number_of_rows = [kind, name], 0
             for file in files:
-                ratios = [float(row["ratio"]) for row in file.rows
+                ratios = [speed(row, "cudnn_us") for row in file.rows
                           if row["direction"] == direction and re.match(pattern, row["layer"])]
                 number_of_rows = len(ratios)
                 line += [number(geometric_mean(ratios)), number(min(ratios))]
@@ -140,10 +140,10 @@ def drawn_convolutions():
     file, lines = File("convolution-drawn-h100.tsv"), []
     for direction, name in DIRECTIONS:
         rows = [row for row in file.rows if row["direction"] == direction]
-        least = min(rows, key=lambda row: float(row["ratio"]))
+        least = min(rows, key=lambda row: speed(row, "cudnn_us"))
         lines.append([name, str(len(rows)), number(file.mean(
-            lambda row: float(row["ratio"]), lambda row: row["direction"] == direction)[0]),
-            number(float(least["ratio"])), f"`{least['layer']}`"])
+            lambda row: speed(row, "cudnn_us"), lambda row: row["direction"] == direction)[0]),
+            number(speed(least, "cudnn_us")), f"`{least['layer']}`"])
     return numbers(file, ("direction", "cases", "geometric mean", "slowest", "its layer"),
                    [dict(enumerate(line)) for line in lines])
 

@@ -6,7 +6,7 @@ bf16, the layers of ResNet-50 at batch 64 and of a U-Net with 31 million paramet
 
 Calls are queued behind a long kernel, so the times are those of the device. Both sides run batches
 of calls in turns, and the fastest batch counts; operands may be in the L2 cache. Results
-are compared with PyTorch's in f32. ratio: cuDNN's time / Tessera's (above 1: Tessera is faster).
+are compared with PyTorch's in f32. speed: cuDNN's time / Tessera's (above 1: Tessera is faster).
 """
 # SPDX-License-Identifier: MIT
 import ctypes
@@ -228,7 +228,7 @@ def run(options, torch, library, write):
 
 
 class writer(Table):
-    columns = 'case', 'layer', 'direction', 'ours_us', 'cudnn_us', 'ratio', 'tflops'
+    columns = 'case', 'layer', 'direction', 'ours_us', 'cudnn_us', 'speed', 'tflops'
     form = '{:<8} {:<44} {:<9} {:>10} {:>10} {:>7} {:>7}'
 
     def __call__(self, label, layer, direction, ours, theirs):

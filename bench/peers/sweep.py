@@ -1,6 +1,6 @@
 """
 The random sweep of bench/compare.py --random: the order of the operators, the sizes of a case, the
-turns of the sides, and the distribution of the ratios. Nothing here needs PyTorch; sweep_draw.py
+turns of the sides, and the distribution of the speeds. Nothing here needs PyTorch; sweep_draw.py
 draws arguments, sweep_peers.py has PyTorch's calls, sweep_sides.py runs both sides.
 """
 # SPDX-License-Identifier: MIT
@@ -15,12 +15,12 @@ from itertools import count, islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 0.95   # a case with a lower ratio is timed again
+LIMIT = 0.95   # a slower case is timed again
 AGAIN = 3      # at most this many times
 MEGABYTE = 1e6
 WORST = 10
 COLUMNS = ('case', 'threads', 'op', 'class', 'mode', 'shapes', 'dtype', 'bytes', 'ours_us',
-           'peer_us', 'peer', 'ratio', 'ours_host_us', 'peer_host_us', 'note')
+           'peer_us', 'peer', 'speed', 'ours_host_us', 'peer_host_us', 'note')
 
 
 class Skipped(Exception):
@@ -143,20 +143,21 @@ class Row:
         return min(self.peers, key=self.peers.get)
 
     @property
-    def ratio(self):
+    def speed(self):
+        """Time of the fastest peer / ours."""
         return self.peers[self.peer] / self.ours
 
     def cells(self):
         timed = bool(self.peers)
         host = [f'{us:.2f}' for us in self.host] if self.host else ['-', '-']
         times = ([f'{self.ours:.3f}', f'{self.peers[self.peer]:.3f}', self.peer,
-                  f'{self.ratio:.3f}'] if timed else ['-'] * 4)
+                  f'{self.speed:.3f}'] if timed else ['-'] * 4)
         return [self.label, self.threads, self.op, self.family, self.mode, self.shapes, self.dtype,
                 str(self.bytes), *times, *host, self.note]
 
 
 def judge(timed, seconds, ours=1):
-    """Times a case, and again up to AGAIN times while its ratio is below LIMIT. timed(seconds,
+    """Times a case, and again up to AGAIN times while its speed is below LIMIT. timed(seconds,
     best) returns nanoseconds of each side, those of `ours` sides first; best: its earlier result,
     or None."""
     best = timed(seconds, None)
@@ -169,17 +170,17 @@ def judge(timed, seconds, ours=1):
 
 # ----------------------------------------------------------------------------- distribution ----
 
-def geometric_mean(ratios):
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+def geometric_mean(speeds):
+    return math.exp(sum(map(math.log, speeds)) / len(speeds)) if speeds else math.nan
 
 
-def percentile(ratios, part):
-    """The value at `part` (0 to 1) of the sorted ratios, interpolated linearly."""
-    ratios = sorted(ratios)
-    place = part * (len(ratios) - 1)
+def percentile(speeds, part):
+    """The value at `part` (0 to 1) of the sorted speeds, interpolated linearly."""
+    speeds = sorted(speeds)
+    place = part * (len(speeds) - 1)
     low = math.floor(place)
-    high = min(low + 1, len(ratios) - 1)
-    return ratios[low] + (ratios[high] - ratios[low]) * (place - low)
+    high = min(low + 1, len(speeds) - 1)
+    return speeds[low] + (speeds[high] - speeds[low]) * (place - low)
 
 
 def summary(rows):
@@ -187,11 +188,11 @@ def summary(rows):
     all; classes in order of their means."""
     groups = {}
     for row in rows:
-        groups.setdefault(row.family, []).append(row.ratio)
+        groups.setdefault(row.family, []).append(row.speed)
     lines = sorted(groups.items(), key=lambda item: geometric_mean(item[1]))
-    lines.append(('all, 1 MB and more', [r.ratio for r in rows if r.bytes >= MEGABYTE]))
-    lines.append(('all, below 1 MB', [r.ratio for r in rows if r.bytes < MEGABYTE]))
-    lines.append(('all', [r.ratio for r in rows]))
+    lines.append(('all, 1 MB and more', [r.speed for r in rows if r.bytes >= MEGABYTE]))
+    lines.append(('all, below 1 MB', [r.speed for r in rows if r.bytes < MEGABYTE]))
+    lines.append(('all', [r.speed for r in rows]))
     host = [r.host[1] / r.host[0] for r in rows if r.host]
     lines.append(('host cost, below 1 MB', host))
     return [(name, len(found), geometric_mean(found), percentile(found, 0.05), min(found),
@@ -206,9 +207,9 @@ def print_summary(rows, command, write):
     for name, n, mean, fifth, least, below in summary(rows):
         write(f'{name:<24} {n:>6} {mean:>10.3f} {fifth:>10.3f} {least:>8.3f} {below:>8.0%}')
     write(f'the slowest {min(WORST, len(rows))}, time of the best peer over ours:')
-    for row in sorted(rows, key=lambda row: row.ratio)[:WORST]:
+    for row in sorted(rows, key=lambda row: row.speed)[:WORST]:
         threads = f' --threads {row.threads}' if row.threads != '-' else ''
-        write(f'{row.ratio:7.3f}  {row.op} {row.mode} {row.dtype} {row.shapes}: {row.ours:.1f} us, '
+        write(f'{row.speed:7.3f}  {row.op} {row.mode} {row.dtype} {row.shapes}: {row.ours:.1f} us, '
               f'{row.peer} {row.peers[row.peer]:.1f} us\n'
               f'         {command}{threads} --case {row.label}')
 
@@ -227,7 +228,7 @@ class LineOptions(ctypes.Structure):
 
 
 def draw_chart(c, rows, title, path):
-    """Draws the ratio over the bytes, one dot per case, with the charts of report/."""
+    """Draws the speed over the bytes, one dot per case, with the charts of report/."""
     pointer = ctypes.c_void_p
     c.ts_chart_new.restype, c.ts_chart_new.argtypes = pointer, [pointer]
     c.ts_chart_line.argtypes = [pointer, ctypes.c_char_p, pointer, pointer, ctypes.c_int64, pointer]
@@ -241,7 +242,7 @@ def draw_chart(c, rows, title, path):
     chart = c.ts_chart_new(ctypes.byref(options))
     failed = not chart
     for mode in sorted({row.mode for row in rows}):
-        some = sorted((max(row.bytes, 1), row.ratio) for row in rows if row.mode == mode)
+        some = sorted((max(row.bytes, 1), row.speed) for row in rows if row.mode == mode)
         dots = [dot for x, y in some for dot in ((x, y), (x, math.nan))]  # a gap behind each
         xs, ys = ((ctypes.c_double * len(dots))(*column) for column in zip(*dots))
         failed = failed or c.ts_chart_line(chart, mode.encode(), xs, ys, len(dots),

@@ -23,9 +23,9 @@ NAMES = ["add", "exp", "mm", "sum", "where"]
 HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "numpy"))
 
 
-def row(label="1:0", family="unary", ratio=1.0, size=1 << 21, **more):
+def row(label="1:0", family="unary", speed=1.0, size=1 << 21, **more):
     return sweep.Row(label, "1", "exp", family, "forward", "8", "f32", size, 2.0,
-                     {"eager": 2.0 * ratio, "compiled": 3.0 * ratio}, **more)
+                     {"eager": 2.0 * speed, "compiled": 3.0 * speed}, **more)
 
 
 class Draws(unittest.TestCase):
@@ -137,9 +137,9 @@ class Times(unittest.TestCase):
 
 
 class Distribution(unittest.TestCase):
-    def test_the_ratio_is_the_best_peers_time_over_ours(self):
-        fast = row(ratio=1.5)
-        self.assertEqual((fast.ratio, fast.peer), (1.5, "eager"))
+    def test_the_speed_is_the_best_peers_time_over_ours(self):
+        fast = row(speed=1.5)
+        self.assertEqual((fast.speed, fast.peer), (1.5, "eager"))
 
     def test_means_and_percentiles(self):
         self.assertAlmostEqual(sweep.geometric_mean([0.5, 2, 4]), 4 ** (1 / 3))
@@ -149,8 +149,8 @@ class Distribution(unittest.TestCase):
         self.assertEqual(sweep.percentile([5, 1, 3], 1), 5)
 
     def test_classes_and_sizes_are_summed_up(self):
-        rows = [row(ratio=2), row(ratio=0.5), row(family="matmul", ratio=0.9, size=999_999),
-                row(family="view", ratio=8, size=0, host=(1.0, 4.0))]
+        rows = [row(speed=2), row(speed=0.5), row(family="matmul", speed=0.9, size=999_999),
+                row(family="view", speed=8, size=0, host=(1.0, 4.0))]
         found = {line[0]: line[1:] for line in sweep.summary(rows)}
         self.assertEqual(found["unary"][0], 2)
         self.assertAlmostEqual(found["unary"][1], 1.0)
@@ -164,7 +164,7 @@ class Distribution(unittest.TestCase):
 
     def test_the_slowest_are_printed_with_their_commands(self):
         lines = []
-        sweep.print_summary([row(f"3:{i}", ratio=1 + i) for i in range(20)], "compare --suite cpu",
+        sweep.print_summary([row(f"3:{i}", speed=1 + i) for i in range(20)], "compare --suite cpu",
                             lines.append)
         slowest = [line for line in lines if "--case" in line]
         self.assertEqual(len(slowest), 10)
@@ -187,7 +187,7 @@ class FakeBench:
         name = sweep.operator_of(seed, number, self.names)
         if name == "sum":
             raise sweep.Skipped("sum differs: 1 of 2 elements")
-        return row(f"{seed}:{number}", ratio=2.0)
+        return row(f"{seed}:{number}", speed=2.0)
 
 
 class Runs(unittest.TestCase):
