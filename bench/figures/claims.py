@@ -5,6 +5,7 @@ import re
 import sys
 
 from figures.files import RESULTS, File, number, table
+from peers.cuda_suite import class_of
 
 host, cpu, train = File("host-epyc.tsv"), File("cpu-epyc.tsv"), File("train-epyc.tsv")
 images = File("images-epyc.tsv")
@@ -72,8 +73,8 @@ def cpu_images(threads):
                      number(mean), peer, f"{cases} cases, f32", CPU, "compare.py --suite images",
                      images))
     least = min((row for row in images.rows if is_timed(row)), key=of_torch)
-    rows.append((f"slowest convolution, {count}", "× the peer's speed", number(of_torch(least)), peer,
-                 f"{least['op']} {least['shape']}", CPU, "compare.py --suite images", images))
+    rows.append((f"slowest convolution, {count}", "× the peer's speed", number(of_torch(least)),
+                 peer, f"{least['op']} {least['shape']}", CPU, "compare.py --suite images", images))
     for name, kind in (("pools", "pool"), ("batch norms", "batch_norm")):
         mean, cases = images.mean(of_torch, lambda row: is_timed(row, kind))
         rows.append((f"{name}, {count}, geometric mean", "× the peer's speed", number(mean), peer,
@@ -105,12 +106,11 @@ def loss():
             "1,600 steps", CPU, "make train", train)
 
 
-BACKWARD = re.compile("backward")
-ROW_OPS = re.compile("soft|norm")
+def of_roof(claim, kind, shape):
+    """Memory-bound kernels of a class: their rate relative to a device copy."""
+    def chosen(row):
+        return row["of_roof"] != "-" and class_of(row["op"], row["shape"]) == kind
 
-
-def of_roof(claim, chosen, shape):
-    """Memory-bound kernels: their rate relative to a device copy."""
     def of_copy(column):
         return number(cuda.mean(lambda row: float(row["roof_us"]) / float(row[column]), chosen)[0])
     count = cuda.mean(lambda row: 1, chosen)[1]
@@ -121,12 +121,6 @@ def of_roof(claim, chosen, shape):
             (f"{claim}, slowest case", "× a copy's rate", number(float(least["of_roof"])),
              "–", f"{least['op']} {least['shape']} {least['dtype']}", GPU,
              "compare.py --suite cuda --compile", cuda)]
-
-
-def large(backward, rows):
-    return lambda row: (row["compiled_us"] != "-" and bool(BACKWARD.search(row["op"])) == backward
-                        and bool(ROW_OPS.search(row["op"])) == rows
-                        and not row["op"].startswith(("cross", "mm", "linear")))
 
 
 def kernel(claim, shape, scale, unit, /, **wanted):
@@ -202,10 +196,10 @@ def claims():
         *(slowest("slowest op of that step", n, lambda row: row["note"] == "step") for n in (1, 2)),
         *(slowest("slowest of all cases", n, lambda row: True) for n in (1, 2)), *memory(),
         *cpu_images(1), *cpu_images(2), loss(), segmentation(),
-        *of_roof("pointwise", large(False, False), "of 256 MiB"),
-        *of_roof("pointwise, backward", large(True, False), "of 256 MiB"),
-        *of_roof("softmax and norms", large(False, True), "of 256 MiB"),
-        *of_roof("softmax and norms, backward", large(True, True), "of 256 MiB"),
+        *of_roof("pointwise", "pointwise", "of 256 MiB"),
+        *of_roof("pointwise, backward", "pointwise, backward", "of 256 MiB"),
+        *of_roof("softmax and norms", "rows", "of 256 MiB"),
+        *of_roof("softmax and norms, backward", "rows, backward", "of 256 MiB"),
         kernel("cross-entropy with its gradient", "8192x50304, bf16", 1, "µs",
                op="cross_entropy_grad"),
         kernel("AdamW", "124 million parameters, f32", 1, "µs", op="adamw"),

@@ -253,6 +253,14 @@ def run(options, torch, library, write):
     return failures
 
 
+def class_of(op, shape):
+    """The class of a case, as 'rows, backward'. None: a product, a loss, an optimizer, a step."""
+    if op.split()[0] in ('linear', 'mm', 'adamw', 'training') or op.startswith('cross_entropy'):
+        return None
+    kind = 'convolutions' if op.startswith('conv') else 'rows' if 'x' in shape else 'pointwise'
+    return kind + ', backward' * ('backward' in op)
+
+
 class Writer:
     """Writes a row to stdout and, tab separated, to out;
     `of_roof` is how much of the roof is reached."""
@@ -280,15 +288,12 @@ class Writer:
             self.rows.append((name, ours, eager, compiled_us, share))
 
     def summary(self):
-        """Summary of the rows: a line for each kind of op, also in out."""
-        def kind(name):
-            return (('rows' if 'x' in name[1] else 'pointwise')
-                    + (', backward' if 'backward' in name[0] else ''))
-        pointwise_or_rows = [
-            row for row in self.rows
-            if row[4] and row[0][0].split(' ')[0] not in ('linear', 'mm', 'adamw', 'cross_entropy')]
-        for which in sorted({kind(row[0]) for row in pointwise_or_rows}):
-            rows = [row for row in pointwise_or_rows if kind(row[0]) == which]
+        """Summary of the rows: a line for each class, also in out."""
+        classes = {}
+        for row in self.rows:
+            if row[4] and class_of(*row[0][:2]):
+                classes.setdefault(class_of(*row[0][:2]), []).append(row)
+        for which, rows in sorted(classes.items()):
             lowest = min(rows, key=lambda row: row[4])
             line = (f'# {which}: {len(rows)} cases; '
                     f'of the roof {geometric_mean([row[4] for row in rows]):.3f}, '
