@@ -31,6 +31,7 @@ import math
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -168,7 +169,7 @@ def head(torch, options):
     return [('date', date.today().isoformat()), ('machine', machine()),
             ('commit', options.commit or commit()), ('torch', torch.__version__),
             ('threads', ','.join(map(str, options.threads))),
-            ('command', ' '.join(['bench/compare.py', *sys.argv[1:]])),
+            ('command', shlex.join(['bench/compare.py', *sys.argv[1:]])),
             ('torch per call',
              f'{overhead:.2f} us for one element, Python included, is part of its times')]
 
@@ -294,7 +295,7 @@ def sweep_of(options, torch, out):
         sys.exit(f'compare.py: {error}')
     write_head([('date', date.today().isoformat()), ('machine', machines(torch, device)),
                 ('commit', options.commit or commit()), ('torch', torch.__version__),
-                ('command', ' '.join([f'{sets}bench/compare.py', *sys.argv[1:]]))], out)
+                ('command', sets + shlex.join(['bench/compare.py', *sys.argv[1:]]))], out)
     again = f'{sets}bench/compare.py --suite {options.suite}' + ''.join(
         f' {flag}' for flag, given in ((f'--device {options.device}', options.device),
                                        ('--compile', options.compile),
@@ -306,7 +307,7 @@ def sweep_of(options, torch, out):
 def short_head(options, torch, device):
     return [('date', date.today().isoformat()), ('machine', machines(torch, device)),
             ('commit', options.commit or commit()), ('torch', torch.__version__),
-            ('command', ' '.join(['bench/compare.py', *sys.argv[1:]]))]
+            ('command', shlex.join(['bench/compare.py', *sys.argv[1:]]))]
 
 
 def compare_host(options, torch, out):

@@ -22,7 +22,7 @@ def call(case, claim, peer=None):
     other = (f"{LIBTORCH}: {number(float(host.find(case='libtorch.' + peer)['value']))}" if peer
              else "–")
     return (claim, "ns", number(float(host.find(case=case)["value"])), other, "1 thread, f32", CPU,
-            "bench_dispatch", host)
+            host)
 
 
 def step(threads):
@@ -30,7 +30,7 @@ def step(threads):
     return (f"training step of a GPT, {threads} thread{'s' * (threads > 1)}", "ms",
             number(float(row["ours_us"]) / 1e3),
             f"{TORCH_CPU}: {number(float(row['torch_us']) / 1e3)}",
-            "4 layers, B 16, T 128, C 128, f32", CPU, "compare.py --suite cpu", cpu)
+            "4 layers, B 16, T 128, C 128, f32", CPU, cpu)
 
 
 def of_torch(row):
@@ -43,16 +43,14 @@ def slowest(claim, threads, chosen):
             if row["threads"] == str(threads) and row["ours_us"] != "-" and chosen(row)]
     row = min(rows, key=of_torch)
     return (f"{claim}, {threads} thread{'s' * (threads > 1)}", "× the peer's speed",
-            number(of_torch(row)), TORCH_CPU, f"{row['op']} {row['shape']}", CPU,
-            "compare.py --suite cpu", cpu)
+            number(of_torch(row)), TORCH_CPU, f"{row['op']} {row['shape']}", CPU, cpu)
 
 
 def ops(threads):
     mean, count = cpu.mean(of_torch,
                            lambda row: row["note"] == "step" and row["threads"] == str(threads))
     return (f"ops of that step, {threads} thread{'s' * (threads > 1)}, geometric mean",
-            "× the peer's speed", number(mean), TORCH_CPU, f"{count} cases", CPU,
-            "compare.py --suite cpu", cpu)
+            "× the peer's speed", number(mean), TORCH_CPU, f"{count} cases", CPU, cpu)
 
 
 def cpu_images(threads):
@@ -70,15 +68,14 @@ def cpu_images(threads):
     for layout, last in (("contiguous", False), ("channels-last", True)):
         mean, cases = images.mean(of_torch, lambda row: is_timed(row) and is_last(row) == last)
         rows.append((f"convolutions, {layout}, {count}, geometric mean", "× the peer's speed",
-                     number(mean), peer, f"{cases} cases, f32", CPU, "compare.py --suite images",
-                     images))
+                     number(mean), peer, f"{cases} cases, f32", CPU, images))
     least = min((row for row in images.rows if is_timed(row)), key=of_torch)
     rows.append((f"slowest convolution, {count}", "× the peer's speed", number(of_torch(least)),
-                 peer, f"{least['op']} {least['shape']}", CPU, "compare.py --suite images", images))
+                 peer, f"{least['op']} {least['shape']}", CPU, images))
     for name, kind in (("pools", "pool"), ("batch norms", "batch_norm")):
         mean, cases = images.mean(of_torch, lambda row: is_timed(row, kind))
         rows.append((f"{name}, {count}, geometric mean", "× the peer's speed", number(mean), peer,
-                     f"{cases} cases, f32", CPU, "compare.py --suite images", images))
+                     f"{cases} cases, f32", CPU, images))
     return rows
 
 
@@ -88,22 +85,21 @@ def memory():
     ours, torch = re.search(r"ours ([\d.]+) MiB, torch ([\d.]+) MiB", growth["note"]).groups()
     shape = "the same step"
     return [("peak of the library's memory in that step", "× its bound",
-             number(float(bound["speed"])), "–", shape, CPU, "compare.py --suite cpu", cpu),
+             number(float(bound["speed"])), "–", shape, CPU, cpu),
             ("growth of the process in five such steps", "MiB", number(float(ours)),
-             f"{TORCH_CPU}: {number(float(torch))}", shape, CPU, "compare.py --suite cpu", cpu)]
+             f"{TORCH_CPU}: {number(float(torch))}", shape, CPU, cpu)]
 
 
 def segmentation():
     file = File("segmentation-epyc.tsv")
     return ("IoU of a U-Net on held-out scenes", "", number(float(file.find(case="iou")["value"])),
-            "–", f"{file.find(case='steps')['value']} steps of 8 scenes, 64 × 64", CPU, "make unet",
-            file)
+            "–", f"{file.find(case='steps')['value']} steps of 8 scenes, 64 × 64", CPU, file)
 
 
 def loss():
     return ("validation loss of the byte-level GPT", "× the unigram entropy",
             number(float(train.find(case="of_unigram_entropy")["value"])), "–",
-            "1,600 steps", CPU, "make train", train)
+            "1,600 steps", CPU, train)
 
 
 def of_roof(claim, kind, shape):
@@ -117,10 +113,9 @@ def of_roof(claim, kind, shape):
     least = min((row for row in cuda.rows if chosen(row)), key=lambda row: float(row["of_roof"]))
     return [(f"{claim}, geometric mean", "× a copy's rate", of_copy("ours_us"),
              f"{TORCH_GPU}, eager: {of_copy('eager_us')}, compiled: {of_copy('compiled_us')}",
-             f"{count} cases {shape}", GPU, "compare.py --suite cuda --compile", cuda),
+             f"{count} cases {shape}", GPU, cuda),
             (f"{claim}, slowest case", "× a copy's rate", number(float(least["of_roof"])),
-             "–", f"{least['op']} {least['shape']} {least['dtype']}", GPU,
-             "compare.py --suite cuda --compile", cuda)]
+             "–", f"{least['op']} {least['shape']} {least['dtype']}", GPU, cuda)]
 
 
 def kernel(claim, shape, scale, unit, /, **wanted):
@@ -129,7 +124,7 @@ def kernel(claim, shape, scale, unit, /, **wanted):
              for mode, column in (("eager", "eager_us"), ("compiled", "compiled_us"))
              if row[column] != "-"]
     return (claim, unit, number(float(row["ours_us"]) / scale), f"{TORCH_GPU}, {', '.join(peers)}",
-            shape, GPU, "compare.py --suite cuda --compile", cuda)
+            shape, GPU, cuda)
 
 
 def is_pass(row, backward):
@@ -144,26 +139,25 @@ def over_cudnn(backward, what):
                 key=lambda row: float(row["cudnn_us"]) / float(row["ours_us"]))
     ratio = float(least["cudnn_us"]) / float(least["ours_us"])
     return [(f"attention, {what}, geometric mean", "× the peer's speed", number(mean),
-             f"{TORCH[attention]}, cuDNN", f"{count} shapes, bf16", GPU,
-             "compare.py --suite attention", attention),
+             f"{TORCH[attention]}, cuDNN", f"{count} shapes, bf16", GPU, attention),
             (f"attention, {what}, slowest shape", "× the peer's speed", number(ratio),
-             f"{TORCH[attention]}, cuDNN", f"{least['op']} {least['shape']}", GPU,
-             "compare.py --suite attention", attention)]
+             f"{TORCH[attention]}, cuDNN", f"{least['op']} {least['shape']}", GPU, attention)]
 
 
 def rate(op, claim):
     row = attention.find(op=op, shape="4x16x4096")
     return (claim, "TFLOP/s", row["ours_tflops"],
             f"{TORCH[attention]}, cuDNN: {row['cudnn_tflops']}, flash: {row['flash_tflops']}",
-            "4x16x4096, depth 128, causal, bf16", GPU, "compare.py --suite attention", attention)
+            "4x16x4096, depth 128, causal, bf16", GPU, attention)
 
 
 class Record(File):
-    """gpu.json. It identifies its sources by hash; the file of `cuda` has the same hash and their
-    commit."""
+    """The launch times of gpu.json. It identifies its sources by hash; the file of `cuda` has the
+    same hash and their commit."""
 
     def __init__(self):  # pylint: disable=super-init-not-called
-        self.name, self.head = "gpu.json", cuda.head
+        self.name, self.head = "gpu.json", {
+            **cuda.head, "command": "tools/gpu-suite run --only launch"}
         self.data = json.loads((RESULTS / self.name).read_text("utf-8"))
         if f"sources {self.data['sources'][:12]}" not in cuda.head["commit"]:
             sys.exit(f"figures: gpu.json and {cuda.name} are of different sources")
@@ -174,12 +168,11 @@ def launch():
     rows = record.data["launch"]["rows"]
     return ("`ts_add` of one element on CUDA, host time", "ns",
             f"{rows['add_1']['median_ns']:,}",
-            f"launch by hand, `<<<>>>`: {rows['raw launch']['median_ns']:,}", "1, f32", GPU,
-            "bench_cuda_launch", record)
+            f"launch by hand, `<<<>>>`: {rows['raw launch']['median_ns']:,}", "1, f32", GPU, record)
 
 
 def claims():
-    """Every row of the page's table: claim, unit, figure, peer, shape, machine, command, file."""
+    """Every row of the page's table: claim, unit, figure, peer, shape, machine, file."""
     rows = [
         call("noop_call", "call of an op that does nothing, 3 arguments"),
         call("layer_added", "each further layer of a call"),
@@ -224,10 +217,12 @@ FRONT = re.compile("does nothing|further layer|^`ts_add` of one element$|of an M
 def performance():
     columns = ("claim", "figure", "peer", "shape", "command", "commit", "file")
     return table(columns, [
-        (claim, f"{value} {unit}", peer, shape, f"`{command}`", file.head["commit"].split()[0],
-         f"`{file.name}`") for claim, unit, value, peer, shape, _, command, file in claims()])
+        (claim, f"{value} {unit}", peer, shape, f"`{file.command}`",
+         file.head["commit"].split()[0], f"`{file.name}`")
+        for claim, unit, value, peer, shape, _, file in claims()])
 
 
 def front():
     columns = ("measured", "unit", "Tessera", "peer, mode", "shape", "machine", "command")
-    return table(columns, [(*row[:6], f"`{row[6]}`") for row in claims() if FRONT.search(row[0])])
+    return table(columns, [(*row[:6], f"`{row[6].command}`") for row in claims()
+                           if FRONT.search(row[0])])

@@ -22,6 +22,14 @@ class File:
             else:
                 self.rows.append(dict(zip(columns, line.split("\t"))))
 
+    @property
+    def command(self):
+        """The command of the head that repeats the measurement: without --out, --commit, a choice of
+        cases and notes. A copy for a machine without a compiler has its build in `.`."""
+        text = re.sub(r" --only '.*?'| --(out|commit) \S+|; .*| \([^|]*\)$", "",
+                      self.head["command"])
+        return re.sub(r"--build \.(?= |$)", "--build build-cuda", text)
+
     def find(self, **wanted):
         """The one row with these values."""
         found = [row for row in self.rows if wanted.items() <= row.items()]
@@ -48,7 +56,8 @@ def number(value):
 def table(columns, rows):
     lines = ["| " + " | ".join(columns) + " |",
              "".join("|--:" if name in ("figure", "Tessera") else "|---" for name in columns) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+    return "\n".join(lines + ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |"
+                              for row in rows]) + "\n"
 
 
 def numbers(file, titles, rows=None):
