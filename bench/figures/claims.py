@@ -217,7 +217,7 @@ FRONT = re.compile("does nothing|further layer|^`ts_add` of one element$|of an M
 def performance():
     columns = ("claim", "figure", "peer", "shape", "command", "commit", "file")
     return table(columns, [
-        (claim, f"{value} {unit}", peer, shape, f"`{file.command}`",
+        (claim, f"{value} {unit}".rstrip(), peer, shape, f"`{file.command}`",
          file.head["commit"].split()[0], f"`{file.name}`")
         for claim, unit, value, peer, shape, _, file in claims()])
 
