@@ -2,7 +2,6 @@
 """The table of docs/performance.md, and its part in README.md."""
 import json
 import re
-import sys
 
 from figures.files import RESULTS, File, number, table
 from peers.cuda_suite import class_of
@@ -152,15 +151,24 @@ def rate(op, claim):
 
 
 class Record(File):
-    """The launch times of gpu.json. It identifies its sources by hash; the file of `cuda` has the
-    same hash and their commit."""
+    """gpu.json, which has a hash of the sources instead of a commit."""
 
     def __init__(self):  # pylint: disable=super-init-not-called
-        self.name, self.head = "gpu.json", {
-            **cuda.head, "command": "tools/gpu-suite run --only launch"}
+        self.name = "gpu.json"
         self.data = json.loads((RESULTS / self.name).read_text("utf-8"))
-        if f"sources {self.data['sources'][:12]}" not in cuda.head["commit"]:
-            sys.exit(f"figures: gpu.json and {cuda.name} are of different sources")
+        self.head = {"date": self.data["date"], "machine": self.data["device"],
+                     "commit": f"sources {self.data['sources'][:12]}",
+                     "command": "tools/gpu-suite run"}
+
+
+def samples():
+    """The samples of ts-conformance on a GPU, a row of the table of tested hardware."""
+    record = Record()
+    found = record.data["samples"]
+    total = next(line for line in found["totals"] if line.startswith("all ")).split()[-1]
+    return table(("GPU, driver", "date", "sources", "samples", "failed", "verdict"), [(
+        record.head["machine"], record.head["date"], record.data["sources"][:12],
+        f"{int(total):,}", str(found["failed"]), found["verdict"])])
 
 
 def launch():
@@ -218,7 +226,7 @@ def performance():
     columns = ("claim", "figure", "peer", "shape", "command", "commit", "file")
     return table(columns, [
         (claim, f"{value} {unit}".rstrip(), peer, shape, f"`{file.command}`",
-         file.head["commit"].split()[0], f"`{file.name}`")
+         file.head["commit"].partition(" (")[0], f"`{file.name}`")
         for claim, unit, value, peer, shape, _, file in claims()])
 
 

@@ -24,8 +24,8 @@ class File:
 
     @property
     def command(self):
-        """The command of the head that repeats the measurement: without --out, --commit, a choice of
-        cases and notes. A copy for a machine without a compiler has its build in `.`."""
+        """The command of the head that repeats the measurement, without --out, --commit, a choice
+        of cases and notes. A copy for a machine without a compiler has its build in `.`."""
         text = re.sub(r" --only '.*?'| --(out|commit) \S+|; .*| \([^|]*\)$", "",
                       self.head["command"])
         return re.sub(r"--build \.(?= |$)", "--build build-cuda", text)
