@@ -3,8 +3,9 @@
 import json
 import re
 
-from figures.files import RESULTS, File, number, table
+from figures.files import RESULTS, File, number, speed, table
 from peers.cuda_suite import class_of
+from peers.sweep import geometric_mean
 
 host, cpu, train = File("host-epyc.tsv"), File("cpu-epyc.tsv"), File("train-epyc.tsv")
 images = File("images-epyc.tsv")
@@ -52,29 +53,36 @@ def ops(threads):
             "× the peer's speed", number(mean), TORCH_CPU, f"{count} cases", CPU, cpu)
 
 
-def cpu_images(threads):
-    """Forward and gradients over the layers of ResNet-50 and of a U-Net: convolutions by layout,
-    pools and batch norms."""
-    def is_last(row):
-        return row["shape"].endswith(" last")
+def spread(names, file, rows, speed_of, peer, machine):
+    """Geometric mean and slowest case of `rows`. `names`: the cases in the plural, one of them,
+    what follows both, and the dtype."""
+    plural, single, rest, dtype = names
+    least = min(rows, key=speed_of)
+    case = " ".join(least[column] for column in ("op", "layer", "shape", "direction")
+                    if column in least)
+    return [(f"{plural}{rest}, geometric mean", "× the peer's speed",
+             number(geometric_mean([speed_of(row) for row in rows])), peer,
+             f"{len(rows)} cases, {dtype}", machine, file),
+            (f"slowest {single}{rest}", "× the peer's speed", number(speed_of(least)), peer, case,
+             machine, file)]
 
-    def is_timed(row, kind="conv"):
-        return (row["threads"] == str(threads) and row["ours_us"] != "-" and
-                kind in row["op"].split()[0])
+
+def cpu_images(threads):
+    """Forward and gradients over the layers of ResNet-50 and of a U-Net: convolutions, pools and
+    batch norms."""
     peer = f"{TORCH[images]}, eager"
-    count = f"{threads} thread{'s' * (threads > 1)}"
+    count = f", {threads} thread{'s' * (threads > 1)}"
     rows = []
-    for layout, last in (("contiguous", False), ("channels-last", True)):
-        mean, cases = images.mean(of_torch, lambda row: is_timed(row) and is_last(row) == last)
-        rows.append((f"convolutions, {layout}, {count}, geometric mean", "× the peer's speed",
-                     number(mean), peer, f"{cases} cases, f32", CPU, images))
-    least = min((row for row in images.rows if is_timed(row)), key=of_torch)
-    rows.append((f"slowest convolution, {count}", "× the peer's speed", number(of_torch(least)),
-                 peer, f"{least['op']} {least['shape']}", CPU, images))
-    for name, kind in (("pools", "pool"), ("batch norms", "batch_norm")):
-        mean, cases = images.mean(of_torch, lambda row: is_timed(row, kind))
-        rows.append((f"{name}, {count}, geometric mean", "× the peer's speed", number(mean), peer,
-                     f"{cases} cases, f32", CPU, images))
+    for kind, plural, single in (("conv", "convolutions", "convolution"), ("pool", "pools", "pool"),
+                                 ("batch_norm", "batch norms", "batch norm")):
+        found = [row for row in images.rows if row["threads"] == str(threads)
+                 and row["ours_us"] != "-" and kind in row["op"].split()[0]]
+        rows += spread((plural, single, count, "f32"), images, found, of_torch, peer, CPU)
+        if kind == "conv":
+            for layout, last in (("contiguous", False), ("channels-last", True)):
+                part = [row for row in found if row["shape"].endswith(" last") == last]
+                rows += spread((f"convolutions, {layout}", "", count, "f32"), images, part,
+                               of_torch, peer, CPU)[:1]
     return rows
 
 
@@ -124,6 +132,54 @@ def kernel(claim, shape, scale, unit, /, **wanted):
              if row[column] != "-"]
     return (claim, unit, number(float(row["ours_us"]) / scale), f"{TORCH_GPU}, {', '.join(peers)}",
             shape, GPU, cuda)
+
+
+def gpu_convolutions():
+    """Forward and both gradients of convolutions, in bf16 and f16."""
+    rows = []
+    for name, kind, dtypes in (
+            ("convolution-h100.tsv", "of ResNet-50 and a U-Net", "bf16"),
+            ("convolution-drawn-h100.tsv", "of drawn layers", "bf16, f16")):
+        file = File(name)
+        peer = f"PyTorch {file.head['torch'].split('+')[0]}, cuDNN's benchmark mode"
+        rows += spread(("convolutions", "convolution", f" {kind}", dtypes), file, file.rows,
+                       lambda row: speed(row, "cudnn_us"), peer, GPU)
+    return rows
+
+
+def unet_rates():
+    """Training and inference of a U-Net: eager, and as a graph."""
+    file, rows = File("unet-h100.tsv"), []
+    torch = f"PyTorch {file.head['torch'].split('+')[0]}"
+    for batch in ("16", "1"):
+        for work in ("training", "inference"):
+            for side, peer in (("eager", "torch eager"), ("step graph", "torch.compile, graphs")):
+                ours, theirs = (file.find(batch=batch, work=work, side=name)["images_per_s"]
+                                for name in (side, peer))
+                rows.append((f"{work} of a U-Net, {side}", "images/s", f"{int(ours):,}",
+                             f"{torch}, {peer.replace('torch eager', 'eager')}: {int(theirs):,}",
+                             f"batch {batch}, 3x256x256, bf16", GPU, file))
+    return rows
+
+
+MODELS = {"small": "4 layers, B 16, T 128, C 128, f32",  # of steps-h100.tsv
+          "character": "6 layers, B 64, T 256, C 384, dropout 0.2, bf16",
+          "GPT-2 124M, B 4": "12 layers, B 4, T 1024, C 768, bf16"}
+
+
+def gpt_steps():
+    """Training steps of GPTs whose loss is read after each step: eager, and replayed as a graph."""
+    file, rows = File("steps-h100.tsv"), []
+    torch = f"PyTorch {file.head['torch'].split('+')[0]}"
+    for model, shape in MODELS.items():
+        for side, peer in (("eager", "torch eager"), ("replay", "torch.compile, graphs")):
+            ours, theirs = (float(file.find(model=model, side=name)["step_us"]) / 1e3
+                            for name in (side, peer))
+            name = "GPT-2 124M" if model.startswith("GPT-2") else f"the {model} GPT"
+            rows.append((f"training step of {name} and its loss, {side}", "ms", number(ours),
+                         f"{torch}, {peer.replace('torch eager', 'eager')}: {number(theirs)}",
+                         shape, GPU, file))
+    return rows
 
 
 def is_pass(row, backward):
@@ -212,6 +268,7 @@ def claims():
                op="training step", shape="small"),
         kernel("training step of GPT-2 124M, autocast bf16", "B 8, T 1024", 1e3, "ms",
                op="training step", shape="GPT-2 124M"),
+        *gpt_steps(), *unet_rates(), *gpu_convolutions(),
         rate("attention_hd128_causal", "attention"),
         rate("attention_backward_hd128_causal", "attention, backward"),
         *over_cudnn(False, "forward"), *over_cudnn(True, "backward"), launch()]
@@ -219,7 +276,7 @@ def claims():
 
 
 FRONT = re.compile("does nothing|further layer|^`ts_add` of one element$|of an MLP|GPT, 2 threads|"
-                   "^softmax and norms, geometric|^attention|step of GPT-2")
+                   "^softmax and norms, geometric|^attention|step of GPT-2 124M, autocast")
 
 
 def performance():

@@ -3,8 +3,8 @@
 import re
 import sys
 
-from figures.claims import attention
-from figures.files import File, number, numbers, speed, table
+from figures.claims import MODELS, attention
+from figures.files import RESULTS, File, number, numbers, speed, table
 from peers.sweep import MEGABYTE, geometric_mean, percentile
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -70,15 +70,35 @@ def drawn():
                           "5th percentile", "slowest"), [dict(enumerate(line)) for line in lines])
 
 
+def drawn_cpu():
+    """Distribution of the speeds of drawn cases on the CPU, by threads and size."""
+    lines = []
+    files = sorted(path.name for path in RESULTS.glob("sweep-*-epyc.tsv"))
+    for name in [*files, "images-drawn-epyc.tsv"]:
+        file = File(name)
+        vectors = re.search(r"\((AVX[^)]*)\)", file.head["machine"])
+        rows = [row for row in file.rows if row["peer_us"] != "-"]
+        for threads in sorted({row["threads"] for row in rows}):
+            for size, large in (("1 MB and more", True), ("below 1 MB", False)):
+                speeds = [speed(row) for row in rows if row["threads"] == threads
+                          and (int(row["bytes"]) >= MEGABYTE) == large]
+                lines.append(["image operators" if name.startswith("images") else "all",
+                              vectors[1] if vectors else "-", threads, size, str(len(speeds)),
+                              *map(number, (geometric_mean(speeds), percentile(speeds, 0.05),
+                                            min(speeds)))])
+    return numbers(None, ("operators", "vectors", "threads", "arguments and results", "cases",
+                          "geometric mean", "5th percentile", "slowest"),
+                   [dict(enumerate(line)) for line in lines])
+
+
 def steps():
     """Training steps: wall time, time of kernels, and host time before the loss is read."""
     file = File("steps-h100.tsv")
     sides = ("eager", "graph", "replay", "torch eager", "torch.compile, graphs")
-    names = {"small": "the model of `train_gpt`: 4 layers, B 16, T 128, C 128, f32",
-             "character": "6 layers, B 64, T 256, C 384, dropout 0.2, bf16",
-             "GPT-2 124M, B 4": "GPT-2 124M: 12 layers, B 4, T 1024, C 768, bf16"}
+    names = {"small": "the model of `train_gpt`: ", "GPT-2 124M, B 4": "GPT-2 124M: "}
     rows = []
-    for model, text in names.items():
+    for model, shape in MODELS.items():
+        text = names.get(model, "") + shape
         found = [file.find(model=model, side=side) for side in sides]
         for name, column in ((text, "step_us"), ("its kernels", "kernels_us"),
                              ("the host before the read", "host_us")):
