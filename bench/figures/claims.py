@@ -276,6 +276,7 @@ def claims():
 
 
 FRONT = re.compile("does nothing|further layer|^`ts_add` of one element$|of an MLP|GPT, 2 threads|"
+                   "^convolutions, 2 threads|slowest convolution, 2 threads|"
                    "^softmax and norms, geometric|^attention|step of GPT-2 124M, autocast")
 
 
