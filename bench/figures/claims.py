@@ -215,6 +215,7 @@ class Record(File):
         self.head = {"date": self.data["date"], "machine": self.data["device"],
                      "commit": f"sources {self.data['sources'][:12]}",
                      "command": "tools/gpu-suite run"}
+        File.read[self.name] = self
 
 
 def samples():

@@ -10,9 +10,10 @@ RESULTS = pathlib.Path(__file__).resolve().parent.parent / "results"
 
 class File:
     """One result file: `head` is its comments, `rows` are its lines by column name."""
+    read = {}  # the files whose rows were read since the last clear(), by name
 
     def __init__(self, name):
-        self.name, self.head, self.rows, columns = name, {}, [], None
+        self.name, self.head, self.lines, columns = name, {}, [], None
         for line in (RESULTS / name).read_text("utf-8").splitlines():
             if line.startswith("# "):
                 key, _, value = line[2:].partition(": ")
@@ -20,7 +21,22 @@ class File:
             elif columns is None:
                 columns = line.split("\t")
             else:
-                self.rows.append(dict(zip(columns, line.split("\t"))))
+                self.lines.append(dict(zip(columns, line.split("\t"))))
+
+    @property
+    def rows(self):
+        File.read[self.name] = self
+        return self.lines
+
+    @property
+    def source(self):
+        """Machine, date and commit, with a note of the head about a later run."""
+        commit = self.head.get("commit", "not recorded")
+        note = self.head.get("command", "").partition("; ")[2]
+        return "; ".join([self.head.get("machine", "machine not recorded"),
+                          self.head.get("date", "date not recorded"),
+                          commit if commit.startswith("sources") else f"commit {commit}",
+                          *[note for note in [note] if re.search(r"\brun\b", note)]])
 
     @property
     def command(self):
@@ -41,6 +57,16 @@ class File:
         """Geometric mean of `ratio` over the rows for which `chosen` holds, and their number."""
         logs = [math.log(ratio(row)) for row in self.rows if chosen(row)]
         return math.exp(sum(logs) / len(logs)), len(logs)
+
+
+def sources(files):
+    """A line below a table with the files that it was read from."""
+    groups = {}
+    for file in files:
+        groups.setdefault(file.source, []).append(f"`{file.name}`")
+    if len(groups) > 3:
+        return "\nMachine, date and commit of each file: `bench/results/README.md`.\n"
+    return "".join(f"\n{', '.join(names)}: {source}.\n" for source, names in groups.items())
 
 
 def speed(row, peer="peer_us"):

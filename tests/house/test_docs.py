@@ -357,7 +357,9 @@ class Data(unittest.TestCase):
                 path = os.path.join(folder, name)
                 begin, block, end = re.split("(?s)(<!-- figures: .*?)(?=<!-- end of figures)",
                                              read(name), maxsplit=1)
-                head, digit, tail = re.fullmatch(r"(?s)(.*)(\d)(.*?)", block).groups()
+                cells, bar, source = block.rpartition("|\n")
+                head, digit, tail = re.fullmatch(r"(?s)(.*)(\d)(.*?)", cells).groups()
+                tail += bar + source
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(begin + head + str((int(digit) + 1) % 10) + tail + end)
                 done = subprocess.run(check, check=False, stderr=subprocess.PIPE, text=True)
