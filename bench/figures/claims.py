@@ -291,5 +291,7 @@ def performance():
 
 def front():
     columns = ("measured", "unit", "Tessera", "peer, mode", "shape", "machine", "command")
-    return table(columns, [(*row[:6], f"`{row[6].command}`") for row in claims()
-                           if FRONT.search(row[0])])
+    chosen = [row for row in claims() if FRONT.search(row[0])]
+    File.read.clear()
+    File.read.update((row[6].name, row[6]) for row in chosen)
+    return table(columns, [(*row[:6], f"`{row[6].command}`") for row in chosen])

@@ -29,14 +29,18 @@ class File:
         return self.lines
 
     @property
+    def origin(self):
+        """Machine, date and commit."""
+        commit = self.head.get("commit", "not recorded")
+        return (self.head.get("machine", "machine not recorded"),
+                self.head.get("date", "date not recorded"),
+                commit if commit.startswith("sources") else f"commit {commit}")
+
+    @property
     def source(self):
         """Machine, date and commit, with a note of the head about a later run."""
-        commit = self.head.get("commit", "not recorded")
         note = self.head.get("command", "").partition("; ")[2]
-        return "; ".join([self.head.get("machine", "machine not recorded"),
-                          self.head.get("date", "date not recorded"),
-                          commit if commit.startswith("sources") else f"commit {commit}",
-                          *[note for note in [note] if re.search(r"\brun\b", note)]])
+        return "; ".join([*self.origin, *([note] if re.search(r"\brun\b", note) else [])])
 
     @property
     def command(self):
