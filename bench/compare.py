@@ -2,10 +2,11 @@
 """
 Compares Tessera with PyTorch, in one process and on the same memory.
 
-    bench/compare.py --suite cpu|images [--threads 1,2] [--only REGEX] [--out FILE]
+    bench/compare.py --suite cpu|images [--threads 1,2] [--seconds S] [--realtime]
+                     [--only REGEX] [--out FILE]
     bench/compare.py --suite host [--realtime] [--out FILE]
-    bench/compare.py --suite cuda [--compile] [--widths N,N] [--only REGEX] [--out FILE]
-                     [--build build-cuda]
+    bench/compare.py --suite cuda [--compile] [--jobs N] [--widths N,N] [--only REGEX]
+                     [--out FILE] [--build build-cuda]
     bench/compare.py --suite attention [--only REGEX] [--out FILE] [--build build-cuda]
     bench/compare.py --suite steps|unet [--kernels N] [--only REGEX] [--out FILE]
                      [--build build-cuda]
@@ -13,7 +14,8 @@ Compares Tessera with PyTorch, in one process and on the same memory.
                      [--build build-cuda]
     bench/compare.py --suite compile [--cases N] [--seed S] [--only TEXT] [--out FILE]
     bench/compare.py --suite compile --random N [--seed S] [--threads 1] [--only TEXT] [--out FILE]
-    bench/compare.py --suite cpu|cuda|attention --random N [--seed S] [--ops REGEX] [--minutes M]
+    bench/compare.py --suite cpu|cuda|attention --random N [--seed S] [--ops REGEX] [--compile]
+                     [--threads 1,2] [--seconds S] [--realtime] [--minutes M]
                      [--out FILE] [--case SEED:NUMBER]
     bench/compare.py --suite oracle [--cases N] [--seed S] [--ops REGEX] [--case SEED:NUMBER]
 
