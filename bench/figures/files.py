@@ -63,6 +63,12 @@ class File:
         return math.exp(sum(logs) / len(logs)), len(logs)
 
 
+def recorded(name):
+    """The file of an H100 if there is one, else of an H200. `name` has {} for the machine."""
+    names = [name.format(machine) for machine in ("h100", "h200")]
+    return File(next((name for name in names if (RESULTS / name).exists()), names[0]))
+
+
 def sources(files):
     """A line below a table with the files that it was read from."""
     groups = {}

@@ -4,7 +4,7 @@ import re
 import sys
 
 from figures.claims import MODELS, attention
-from figures.files import RESULTS, File, number, numbers, speed, table
+from figures.files import RESULTS, File, number, numbers, recorded, speed, table
 from peers.sweep import MEGABYTE, geometric_mean, percentile
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -37,23 +37,68 @@ def rates():
 
 def decode():
     """Attention of few rows."""
-    return numbers(File("decode-h200.tsv"), ("B", "H", "G", "rows", "keys", "D", "mma", "split",
+    return numbers(recorded("decode-{}.tsv"), ("B", "H", "G", "rows", "keys", "D", "mma", "split",
                                              "flash", "cuDNN", "floor"))
 
 
 def products():
     """Products of uneven sizes; a padded time of "(even)" or "direct" says why there is none."""
-    file = File("products-h200.tsv")
+    file = recorded("products-{}.tsv")
     rows = [{**row, "gain": number(float(row["direct_us"]) / float(row["padded_us"]))
              if row["padded_us"][0].isdigit() else "-"} for row in file.rows]
     return numbers(file, ("M", "N", "K", "layout", "direct", "padded", "PyTorch",
                           "direct / padded"), rows)
 
 
+def alignment():
+    """Rates of products without padding whose dense dim N differs by a few elements."""
+    file = File("study-shapes-h100.tsv")
+    kinds = {"4096": "multiple of 8", "4100": "multiple of 4", "4098": "multiple of 2",
+             "4097": "odd"}
+    return numbers(file, ("K, dense in a", "its alignment", "TFLOP/s"), [
+        dict(enumerate((k, kind, file.find(M="4096", N="4096", K=k)["direct_tflops"])))
+        for k, kind in kinds.items()])
+
+
+def waves():
+    """Products with N = K = 4,096: 16 tiles of 128 x 256 for each 128 rows, 132 tiles a wave."""
+    file = recorded("cuda-{}-matmul.tsv")
+    rows = []
+    for m in (1024, 1152, 1536, 1664, 2048, 2688, 3072, 3968, 4096, 4224, 4352):
+        row = file.find(op="matmul_rows", shape=f"4096x4096x{m}")
+        tiles = m // 128 * 16
+        rows.append(dict(enumerate((
+            str(m), str(tiles), f"{tiles / 132:.2f}", row["first"],
+            number(float(row["GFLOP"]) / float(row["first"]) * 1e3)))))
+    return numbers(file, ("M", "tiles", "waves", "µs", "TFLOP/s"), rows)
+
+
+FUNCTIONS = {"bias gelu dropout residual": "add bias, gelu, dropout, add residual",
+             "add scale cast": "add, scale, cast to bf16", "cos cos": "cos, cos",
+             "mul total": "`-sum(abs(x * y))`", "mul top0": "`-amax(abs(x * y), 0)`",
+             "mul mean0": "`-mean(abs(x * y), 0)`"}
+
+
+def function_of(op):
+    """Name of a case of the suite compile: of a drawn one, without its words."""
+    if not op.startswith("drawn"):
+        return FUNCTIONS.get(op, op)
+    name, _, words = op.partition(": ")
+    calls = [word for word in words.split() if not re.fullmatch(r"x\d", word)]
+    slow = [text for word, text in (("sin", "a sine"), ("cos", "a cosine")) if word in calls]
+    return f"{name}, {len(calls)} calls" + f" with {' and '.join(slow)}" * bool(slow)
+
+
 def groups():
-    """Fused groups beside torch.compile."""
-    return numbers(File("compile-h100.tsv"), ("function", "sizes, dtype", "groups",
-                                              "torch.compile", "PyTorch, eager", "copy"))
+    """Fused groups beside torch.compile. The rows are those of the suite compile, or of an older
+    file whose functions are named."""
+    file = File("compile-h100.tsv")
+    rows = [row if "function" in row else dict(enumerate((
+        function_of(row["op"]), f"{row['shape'].replace('x', ' × ')} {row['dtype']}",
+        *(row[column] for column in ("ours_us", "compiled_us", "eager_us", "roof_us")))))
+        for row in file.rows if row.get("ours_us") != "-"]
+    return numbers(file, ("function", "sizes, dtype", "groups", "torch.compile", "PyTorch, eager",
+                          "copy"), rows)
 
 
 def drawn():
@@ -124,7 +169,7 @@ def peaks():
 
 def epilogues():
     """Linear layers with GELU and bias gradients as epilogues."""
-    return numbers(File("epilogues-h200.tsv"), (
+    return numbers(recorded("epilogues-{}.tsv"), (
         "layer", "dtype", "linear", "with bias", "linear_gelu: separate", "fused", "fused, saved",
         "linear_backward: separate", "fused", "without bias"))
 
