@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <tessera/tessera.h>
 
@@ -439,8 +440,12 @@ static ts_status go(run *r)
             ts_num_threads());
     if (ts_timers_enable(true) != TS_OK)
         ts_error_print(); // a build without timers trains without them
+    time_t begun = time(NULL);
+    int64_t first = r->state.step;
     ts_status status = train(r, log, progress);
     ts_progress_end(progress), ts_progress_free(progress);
+    fprintf(stderr, "%lld steps in %.0f s\n", (long long)(r->state.step - first),
+            difftime(time(NULL), begun));
     if (ts_csv_close(log) != TS_OK && status == TS_OK)
         status = ts_error_code();
     if (status == TS_OK && !r->stopped) {

@@ -11,6 +11,7 @@
 // SPDX-License-Identifier: MIT
 #include <math.h>
 #include <signal.h>
+#include <time.h>
 
 #include "scenes.h"
 #include "unet_model.h"
@@ -235,9 +236,13 @@ static ts_status go(run *r)
     TS_TRY(r->progress = ts_progress_new(r->steps, TS_OPTS(ts_progress_opts, .label = "train",
                                                            .item_unit = "images",
                                                            .start_step = r->state.step)));
+    time_t begun = time(NULL);
+    int64_t first = r->state.step;
     ts_status status = train(r), closed = ts_csv_close(r->log);
     r->log = NULL;
     ts_progress_end(r->progress);
+    fprintf(stderr, "%lld steps in %.0f s\n", (long long)(r->state.step - first),
+            difftime(time(NULL), begun));
     status = status == TS_OK ? closed : status;
     return status == TS_OK && !interrupted ? report(r) : status;
 }

@@ -97,16 +97,24 @@ def memory():
              f"{TORCH_CPU}: {number(float(torch))}", shape, CPU, cpu)]
 
 
+def duration(claim, file, shape):
+    """Seconds of a training run, if the file has them."""
+    return [(claim, "s", row["value"], "–",
+             f"{int(file.find(case='steps')['value']):,} steps{shape}", CPU, file)
+            for row in file.rows if row["case"] == "seconds"]
+
+
 def segmentation():
     file = File("segmentation-epyc.tsv")
     return ("IoU of a U-Net on held-out scenes", "", number(float(file.find(case="iou")["value"])),
-            "–", f"{file.find(case='steps')['value']} steps of 8 scenes, 64 × 64", CPU, file)
+            "–", f"{int(file.find(case='steps')['value']):,} steps of 8 scenes, 64 × 64", CPU,
+            file)
 
 
 def loss():
     return ("validation loss of the byte-level GPT", "× the unigram entropy",
             number(float(train.find(case="of_unigram_entropy")["value"])), "–",
-            "1,600 steps", CPU, train)
+            f"{int(train.find(case='steps')['value']):,} steps", CPU, train)
 
 
 def of_roof(claim, kind, shape):
@@ -253,7 +261,10 @@ def claims():
         step(1), step(2), ops(1), ops(2),
         *(slowest("slowest op of that step", n, lambda row: row["note"] == "step") for n in (1, 2)),
         *(slowest("slowest of all cases", n, lambda row: True) for n in (1, 2)), *memory(),
-        *cpu_images(1), *cpu_images(2), loss(), segmentation(),
+        *cpu_images(1), *cpu_images(2), loss(),
+        *duration("training of the byte-level GPT", train, ", 2 threads"), segmentation(),
+        *duration("training of that U-Net", File("segmentation-epyc.tsv"),
+                  " of 8 scenes, 64 × 64, 2 threads"),
         *of_roof("pointwise", "pointwise", "of 256 MiB"),
         *of_roof("pointwise, backward", "pointwise, backward", "of 256 MiB"),
         *of_roof("softmax and norms", "rows", "of 256 MiB"),
