@@ -142,6 +142,15 @@ def kernel(claim, shape, scale, unit, /, **wanted):
             shape, GPU, cuda)
 
 
+def gpu_products():
+    """Forward and gradient products of linear layers on a GPU."""
+    rows = [row for row in cuda.rows if row["op"].split()[0] in ("linear", "mm")
+            and row["ours_us"] != "-"]
+    return spread(("products", "product", " by cuBLASLt on both sides", "bf16"), cuda, rows,
+                  lambda row: float(row["eager_us"]) / float(row["ours_us"]), f"{TORCH_GPU}, eager",
+                  GPU)
+
+
 def gpu_convolutions():
     """Forward and both gradients of convolutions, in bf16 and f16."""
     rows = []
@@ -276,6 +285,7 @@ def claims():
                op="linear", shape="8192x768 -> 3072"),
         kernel("`ts_linear`, by cuBLASLt on both sides", "8192x768 to 50304, bf16", 1, "µs",
                op="linear", shape="8192x768 -> 50304"),
+        *gpu_products(),
         kernel("training step of a small GPT", "4 layers, B 16, T 128, C 128, f32", 1e3, "ms",
                op="training step", shape="small"),
         kernel("training step of GPT-2 124M, autocast bf16", "B 8, T 1024", 1e3, "ms",
