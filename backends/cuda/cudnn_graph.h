@@ -20,7 +20,7 @@ typedef struct ts_cudnn_key {
     int64_t size[3], y_size[3], kernel[3], stride[3], dilation[3], padding[3];
 } ts_cudnn_key;
 
-enum { TS_CUDNN_PLANS = 10, /* maximum engines to measure */
+enum { TS_CUDNN_PLANS = 16, /* maximum engines to measure */
        TS_CUDNN_MADE = 16  /* maximum descriptors of a graph */ };
 
 /** The plan of an engine. */
@@ -53,7 +53,7 @@ int ts_cudnn_open(void **handle);
 bool ts_cudnn_is_supported(const ts_cudnn_key *key);
 /** Makes the graph and up to TS_CUDNN_PLANS plans, of the engines that cuDNN's heuristic lists.
  *  Skips engines that are not deterministic, compute less exactly than the dtype requires, compile
- *  code, or need a workspace above 256 MiB. With only >= 0, makes at most the plan of the engine
+ *  code, or need a workspace above 256 MiB and that of copies of all operands. With only >= 0, makes at most the plan of the engine
  *  with this index. Returns the number of plans; 0 after an error, whose status is in
  *  graph->status. The caller destroys the plans, then the graph, also after an error. */
 int ts_cudnn_plans(ts_cudnn_graph *graph, void *handle, int only,
