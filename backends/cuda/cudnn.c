@@ -334,8 +334,8 @@ static bool is_admitted(const key *k, descriptor config)
     return good;
 }
 
-/** Maximum workspace of an engine: 256 MiB, or that of copies of all operands, which engines for
- *  groups and for few channels make. */
+/** Maximum workspace of an engine in bytes. Engines for groups and for few channels copy operands,
+ *  so it grows with them. */
 static int64_t most_workspace(const key *k)
 {
     int64_t x = k->batch * k->channels, y = k->batch * k->features,
