@@ -168,7 +168,7 @@ bool ts_cudnn_is_available(void)
 /* ------------------------------------------------------------------------------- graphs ---- */
 
 enum { X, WEIGHT, Y, BIAS, SUM, TENSORS }; /* ids of tensors; SUM: the result before the bias */
-enum { RESULTS = 24 }; /* engines that the heuristic is asked for */
+enum { RESULTS = 16 }; /* engines that the heuristic is asked for */
 #define MIB ((int64_t)1 << 20)
 
 static descriptor create(graph *a, int type)

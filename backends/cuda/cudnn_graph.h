@@ -20,7 +20,7 @@ typedef struct ts_cudnn_key {
     int64_t size[3], y_size[3], kernel[3], stride[3], dilation[3], padding[3];
 } ts_cudnn_key;
 
-enum { TS_CUDNN_PLANS = 16, /* maximum engines to measure */
+enum { TS_CUDNN_PLANS = 10, /* maximum engines to measure */
        TS_CUDNN_MADE = 16  /* maximum descriptors of a graph */ };
 
 /** The plan of an engine. */

@@ -408,9 +408,9 @@ static void draw_odd_groups(problem *p, int turn)
 }
 
 /** Asserts that drawn calls on integers are exact. Run i: own kernels if even, else all. */
-static void assert_exact(void (*draw_call)(problem *, int), int i, int most)
+static void assert_exact(void (*draw_call)(problem *, int), int i)
 {
-    int turns = select_kernels(i, most);
+    int turns = select_kernels(i, i % 2 ? 30 : 60);
     GPU(device);
     ts_dtype dtype = halves[i / 2];
     state = (uint64_t)(41 + i);
@@ -438,12 +438,12 @@ static void assert_exact(void (*draw_call)(problem *, int), int i, int most)
 
 TS_TEST(convolutions_of_few_channels_of_integers_are_exact, .loop = 2 * 2, .timeout = 240)
 {
-    assert_exact(draw_few, _i, 60);
+    assert_exact(draw_few, _i);
 }
 
 TS_TEST(convolutions_of_odd_groups_of_integers_are_exact, .loop = 2 * 2, .timeout = 240)
 {
-    assert_exact(draw_odd_groups, _i, 60);
+    assert_exact(draw_odd_groups, _i);
 }
 
 /* A window's elements are padded to a multiple of 16 with weights of 0: the product of such a
