@@ -274,7 +274,14 @@ static int64_t part_bytes(const attention_call &c, int path)
 
 template <class T> static cudaError_t run_backward(attention_call c, int path, cudaStream_t stream)
 {
-    cudaError_t e = attention_pairs<T>(c, stream);
+    cudaError_t e = cudaErrorNotSupported;
+    if constexpr (sizeof(T) == 2)
+        if (c.owned)
+            e = attention_wgmma_backward<T>(c, true, stream);
+    if (e != cudaErrorNotSupported)
+        return e;
+    c.owned = false;
+    e = attention_pairs<T>(c, stream);
     for (int keys = 1; keys >= 0 && e == cudaSuccess; keys--) {
         if (keys ? !c.dk.data && !c.dv.data : !c.dq.data || c.sums)
             continue;
@@ -397,6 +404,8 @@ static ts_status backward(ts_frame *f)
     /* Hopper's kernels copy the pairs of whole tiles, so rows are padded to a multiple of 128 */
     c.pair_rows = path == WGMMA ? (c.q_tokens + 127) / 128 * 128 : c.q_tokens;
     bool listed = path == WGMMA && attention_rules_of(c) >= LENGTHS;
+    c.owned = path == WGMMA && attention_rules_of(c) == NO_RULES && c.keys <= 128 &&
+              attention_sum_columns(c) == 64;
     int64_t list = 0;
     if (listed) {
         int64_t keys = attention_unit_room(c, true, 128),
@@ -407,7 +416,7 @@ static ts_status backward(ts_frame *f)
     }
     int64_t rows = (c.q_starts ? 1 : a.batch) * a.heads * c.pair_rows,
             pairs = (rows * (dtype == TS_F64 ? 16 : 8) + 15) / 16 * 16,
-            sums = takes_one_pass(c, path)
+            sums = takes_one_pass(c, path) && !c.owned
                        ? rows * attention_sum_columns(c) * (int64_t)sizeof(float)
                        : 0,
             taken = path == WGMMA && !listed ? 16 : 0, parts = part_bytes(c, path),

@@ -46,6 +46,8 @@ struct attention_call {
     float *parts; /* partial results, one per run. Runs are the parts into which blocks divide the
                      keys (forward with few rows) or the streamed tiles (backward by mma) */
     int splits;   /* number of runs */
+    bool owned;        /* backward on Hopper: one block has all keys of a head, so that one kernel
+                          computes all gradients, and no pairs are stored */
     bool early;        /* sm_90 and later: a kernel may begin before the previous kernel ends */
     unsigned *taken;   /* Hopper: counter from which blocks take their next rows or keys */
     /* Hopper, sequences of different lengths (attention_lists.cuh); NULL: all batches have the same

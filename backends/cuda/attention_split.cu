@@ -70,7 +70,10 @@ int attention_split_count(const attention_call &c)
                 best = splits;
             }
         }
-        return (int)best;
+        /* runs of unequal lengths: several waves of short runs balance the multiprocessors */
+        int64_t even = c.uneven && tiles ? (4 * slots + tiles - 1) / tiles : 1;
+        even = even < units / 4 ? even : units / 4;
+        return (int)(best > even ? best : even);
     });
 }
 

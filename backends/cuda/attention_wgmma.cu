@@ -57,8 +57,10 @@ static cudaError_t launch(const attention_call &c, cudaStream_t stream)
                                    S::threads, S::bytes, stream, listed, q, k, v, out, mask, 1,
                                    listed.taken, turns, false);
     }
-    /* if all rows see the same number of keys, a static schedule suffices; else a counter */
-    unsigned *taken = all > c.processors && !sees_everything(c) ? c.taken : nullptr;
+    /* if all rows see about the same number of keys, a static schedule suffices; else a counter,
+       whose memset takes as long as a short call */
+    unsigned *taken =
+        all > c.processors && c.rows > 256 && !sees_everything(c) ? c.taken : nullptr;
     bool staged = S::mask_stages > 0 && map_mask<T>(&mask, c, S::rows);
     cudaError_t e = taken ? cudaMemsetAsync(taken, 0, sizeof *taken, stream) : cudaSuccess;
     if (e != cudaSuccess)

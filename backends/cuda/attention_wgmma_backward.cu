@@ -26,7 +26,7 @@ struct backward_maps {
     }
 };
 
-template <class T, int DEPTH, bool SUMS, int RULES>
+template <class T, int DEPTH, int DQ, int RULES>
 static cudaError_t launch_keys(const attention_call &c, cudaStream_t stream)
 {
     using S = attention_wgmma_keys_shape<DEPTH, RULES>;
@@ -37,9 +37,11 @@ static cudaError_t launch_keys(const attention_call &c, cudaStream_t stream)
                             : heads * ((c.keys + S::keys - 1) / S::keys);
     if (blocks > INT32_MAX || !maps.make<T>(c, S::rows, S::keys))
         return cudaErrorNotSupported;
-    int together = attention_together((int64_t)c.rows * DEPTH * (SUMS ? 8 : 4) * c.share, heads);
+    int together =
+        attention_together((int64_t)c.rows * DEPTH * (DQ == SUMMED ? 8 : 4) * c.share, heads);
     /* attention_pairs_kernel() or attention_list_kernel() sets the counter to 0 */
-    unsigned *counter = UNEVEN || blocks > c.processors ? c.taken : nullptr;
+    unsigned *counter =
+        UNEVEN || (DQ != OWNED && blocks > c.processors) ? c.taken : nullptr;
     attention_call listed = c;
     cudaError_t e = cudaSuccess;
     if constexpr (UNEVEN) /* beside attention_pairs_kernel() */
@@ -48,11 +50,12 @@ static cudaError_t launch_keys(const attention_call &c, cudaStream_t stream)
             {{maps.q, maps.g, maps.k, maps.v}, 1 << 2 | 1 << 3, true, S::keys, S::rows}, c.early,
             stream);
     if (e == cudaSuccess)
-        e = attention_launch_as(c.early, attention_wgmma_keys_kernel<T, DEPTH, SUMS, RULES>, 1,
+        e = attention_launch_as(c.early && DQ != OWNED,
+                                attention_wgmma_keys_kernel<T, DEPTH, DQ, RULES>, 1,
                                 blocks < c.processors ? blocks : c.processors, 1, S::threads,
                                 S::bytes, stream, listed, maps.k, maps.v, maps.q, maps.g, together,
                                 counter);
-    if constexpr (SUMS)
+    if constexpr (DQ == SUMMED)
         if (e == cudaSuccess)
             e = attention_launch_as(c.early, attention_wgmma_sums_kernel<T, DEPTH>,
                                     (int64_t)(c.q_starts ? 1 : c.batches) * c.heads,
@@ -92,11 +95,11 @@ static cudaError_t choose(const attention_call &c, bool keys, cudaStream_t strea
     /* 128: fewer rows per tile, for registers */
     constexpr int DEEP = RULES == ADDED || RULES == ANY ? 128 : DEPTH;
     if (keys && c.sums)
-        return launch_keys<T, DEPTH, true, RULES>(c, stream);
+        return launch_keys<T, DEPTH, SUMMED, RULES>(c, stream);
     if constexpr (RULES == LENGTHS) /* two passes have no instance of their own */
         return choose<T, DEPTH, ANY>(c, keys, stream);
     else
-        return keys ? launch_keys<T, DEEP, false, RULES>(c, stream)
+        return keys ? launch_keys<T, DEEP, NO_DQ, RULES>(c, stream)
                     : launch_queries<T, DEPTH, RULES>(c, stream);
 }
 template <class T, int RULES>
@@ -108,6 +111,8 @@ static cudaError_t choose_depth(const attention_call &c, bool keys, cudaStream_t
 template <class T>
 cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream)
 {
+    if (c.owned)
+        return launch_keys<T, 64, OWNED, NO_RULES>(c, stream);
     switch (attention_rules_of(c)) {
     case NO_RULES:
         return choose_depth<T, NO_RULES>(c, keys, stream);

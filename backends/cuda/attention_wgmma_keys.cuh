@@ -40,8 +40,9 @@ template <int DEPTH_, int RULES = NO_RULES> struct attention_wgmma_keys_shape {
 
 /** A unit of work of a block: KEYS keys of a head, starting at key `first`, and the tiles of ROWS
  * rows that see them. Each query head that shares the keys has `tiles` such tiles, starting at tile
- * `start`; `total` is the number of tiles of all these heads. */
-template <int KEYS, int ROWS, bool UNEVEN> struct attention_keys_work {
+ * `start`; `total` is the number of tiles of all these heads. ALL: all tiles, even of rows that see
+ * none of the keys. */
+template <int KEYS, int ROWS, bool UNEVEN, bool ALL> struct attention_keys_work {
     attention_span span;
     int head, batch, first, start, tiles, total;
 
@@ -63,13 +64,54 @@ template <int KEYS, int ROWS, bool UNEVEN> struct attention_keys_work {
         attention_range seen = rows_of_keys(span, first, min(first + KEYS, span.keys));
         start = seen.first / ROWS;
         tiles = seen.end > seen.first ? (seen.end - 1) / ROWS + 1 - start : 0;
+        if constexpr (ALL)
+            start = 0, tiles = (c.rows + ROWS - 1) / ROWS;
         total = tiles * c.share;
     }
 };
 
+/** How attention_wgmma_keys_kernel() computes gradients of queries: not at all; as sums in c.sums
+ * over all blocks of keys; or alone, because there is only one block of keys (OWNED). With OWNED it
+ * also computes the pairs (lse, delta), so that no other kernel is needed. */
+enum attention_dq { NO_DQ, SUMMED, OWNED };
+
+/** Scales a group's 64 x 64 gradients of queries, rounds them, and writes them 16 bytes at a time.
+ * to(half, side): address of eight elements of row lane / 4 + 8 half of the warp's 16 rows, columns
+ * lane % 4 * 8 + 32 side; NULL: not written. */
+template <class T, class F>
+__device__ __forceinline__ void attention_write_dq(const float (&v)[8][4], float scale, F &&to)
+{
+    int lane = threadIdx.x % 32;
+    uint32_t x[2][2][4]; /* packed pairs: [row, row + 8][column, column + 32][n % 4] */
+#pragma unroll
+    for (int n = 0; n < 8; n++) {
+        x[0][n / 4][n % 4] = pack2<T>(v[n][0] * scale, v[n][1] * scale);
+        x[1][n / 4][n % 4] = pack2<T>(v[n][2] * scale, v[n][3] * scale);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int side = 0; side < 2; side++) {
+            uint32_t(&y)[4] = x[half][side];
+#pragma unroll
+            for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (!(i & step)) {
+                        bool upper = lane & step;
+                        uint32_t got =
+                            __shfl_xor_sync(0xffffffffu, upper ? y[i] : y[i | step], step);
+                        y[i] = upper ? got : y[i];
+                        y[i | step] = upper ? y[i | step] : got;
+                    }
+            if (T *at = to(half, side))
+                *(uint4 *)at = make_uint4(y[0], y[1], y[2], y[3]);
+        }
+}
+
 /** together: see attention_longest_first(). counter: blocks take their next units of work from it;
- * NULL: one unit per block. */
-template <class T, int DEPTH, bool SUMS, int RULES>
+ * NULL: one unit per block, or with OWNED every gridDim.x-th unit. */
+template <class T, int DEPTH, int DQ, int RULES>
 static __global__ void __launch_bounds__(384, 1)
     attention_wgmma_keys_kernel(const __grid_constant__ attention_call c,
                                 const __grid_constant__ CUtensorMap k_map,
@@ -81,9 +123,10 @@ static __global__ void __launch_bounds__(384, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using S = attention_wgmma_keys_shape<DEPTH, RULES>;
     constexpr int ROWS = S::rows;
+    constexpr bool SUMS = DQ != NO_DQ;                        /* computes gradients of queries */
     constexpr bool UNEVEN = RULES == LENGTHS || RULES == ANY, /* blocks are in c.units */
         DRAWS = RULES == BITS || RULES == ANY;
-    using work = attention_keys_work<S::keys, ROWS, UNEVEN>;
+    using work = attention_keys_work<S::keys, ROWS, UNEVEN, DQ == OWNED>;
     extern __shared__ char shared[];
     __shared__ unsigned work_item; /* index of the block's item; >= all: the end of the work */
     uint32_t k = (shared_address(shared) + 1023) & ~1023u, v = k + S::held_bytes,
@@ -118,8 +161,8 @@ static __global__ void __launch_bounds__(384, 1)
             int batch = attention_batch(c, w.batch), key = (int)w.span.first_key + w.first,
                 row = (int)w.span.first_row + w.start * ROWS, end = row + w.tiles * ROWS,
                 head = w.head * c.share;
-            const float2 *pair = (const float2 *)c.pairs +
-                                 pair_of(c, w.span, w.batch, head, w.start * ROWS);
+            const float2 *pair =
+                (const float2 *)c.pairs + pair_of(c, w.span, w.batch, head, w.start * ROWS);
             barrier_expect(held_full, 2 * S::held_bytes);
             tma_load_tile<S::keys, DEPTH>(k, attention_map(maps + 2), key, w.head, batch,
                                           held_full);
@@ -147,8 +190,10 @@ static __global__ void __launch_bounds__(384, 1)
             }
         };
         if (threadIdx.x == 0)
-            for (unsigned index = blockIdx.x; true;
-                 index = counter ? gridDim.x + atomicAdd(counter, 1) : all) {
+            for (unsigned index = blockIdx.x; true; index = DQ == OWNED ? index + gridDim.x
+                                                            : counter
+                                                                ? gridDim.x + atomicAdd(counter, 1)
+                                                                : all) {
                 barrier_wait(held_empty, ~round & 1);
                 work_item = index;
                 if (index >= all) {
@@ -170,14 +215,16 @@ static __global__ void __launch_bounds__(384, 1)
                     uint32_t stage = (uint32_t)passed % S::stages,
                              to = passing + stage * S::stage_bytes;
                     ring.wait_empty(passed);
-                    barrier_expect(ring.full(passed), S::stage_bytes + S::pair_bytes);
+                    barrier_expect(ring.full(passed),
+                                   S::stage_bytes + (DQ == OWNED ? 0 : S::pair_bytes));
                     tma_load_tile<ROWS, DEPTH>(to, &q_map, from, head, w.batch, ring.full(passed));
                     tma_load_tile<ROWS, DEPTH>(to + S::tile_bytes, &g_map, from, head, w.batch,
                                                ring.full(passed));
-                    bulk_load(pairs + stage * S::pair_bytes,
-                              (const float2 *)c.pairs +
-                                  pair_of<UNEVEN>(c, w.span, w.batch, head, from),
-                              S::pair_bytes, ring.full(passed));
+                    if constexpr (DQ != OWNED)
+                        bulk_load(pairs + stage * S::pair_bytes,
+                                  (const float2 *)c.pairs +
+                                      pair_of<UNEVEN>(c, w.span, w.batch, head, from),
+                                  S::pair_bytes, ring.full(passed));
                     from += ROWS;
                     if (from == (w.start + w.tiles) * ROWS)
                         from = w.start * ROWS, head++;
@@ -194,7 +241,7 @@ static __global__ void __launch_bounds__(384, 1)
                  dq_right = k + (ROWS == 128 ? 0 : group * S::keys * 128);
         /* Indices of named barriers. The barriers of scores alternate, because one group may be a
          * tile ahead of the other. */
-        enum { SCORES = 1, DONE = SCORES + 2 * S::groups, WRITTEN };
+        enum { SCORES = 1, DONE = SCORES + 2 * S::groups, WRITTEN, PAIRS = 11 };
         constexpr bool MASKS = DRAWS || RULES == ADDED, BOUND = RULES == ADDED || RULES == ANY;
 
         for (; true; round++) {
@@ -217,8 +264,10 @@ static __global__ void __launch_bounds__(384, 1)
                                                         passing + stage(i) * S::stage_bytes);
                 wgmma_commit();
             };
-            int64_t sum = pair_of<UNEVEN>(c, w.span, w.batch, w.head * c.share, w.start * ROWS);
-            float *to = c.sums + sum * DEPTH + group * 64 * 64 + thread * 4;
+            float *to =
+                c.sums +
+                pair_of<UNEVEN>(c, w.span, w.batch, w.head * c.share, w.start * ROWS) * DEPTH +
+                group * 64 * 64 + thread * 4;
             attention_bits<ROWS / 8> kept = {}, shown = {};
             /* computes the bits of dropout and boolean mask for tile i, while its products run */
             auto draw_bits = [&](int i) {
@@ -249,8 +298,51 @@ static __global__ void __launch_bounds__(384, 1)
                 if (DRAWS && c.mask_type == MASK_BOOL)
                     hide_scores(s, shown);
             };
+            /* stores (lse, delta) of the rows of tile i: attention_pairs_kernel() */
+            auto make_pairs = [&](int i) {
+                constexpr int LANES = DEPTH / 8, EACH = ROWS * LANES / 256;
+                int head = w.head * c.share + i / w.tiles, first = (w.start + i % w.tiles) * ROWS,
+                    at = (group * 128 + thread) / LANES, column = thread % LANES * 8;
+                float sums[EACH], lse[EACH];
+#pragma unroll
+                for (int j = 0; j < EACH; j++) {
+                    int row = first + at + j * (256 / LANES);
+                    sums[j] = 0;
+                    lse[j] = INFINITY;
+                    if (row < c.rows && column < c.value_depth) {
+                        using eight = vec<T, 8>;
+                        const T *x_row = c.out.of<const T>(w.batch, head, row) + column,
+                                *y_row = c.g.of<const T>(w.batch, head, row) + column;
+                        unpacked<T, 8> x(*(const eight *)x_row), y(*(const eight *)y_row);
+#pragma unroll
+                        for (int e = 0; e < 8; e++)
+                            sums[j] += x.at[e] * y.at[e];
+                    }
+                    int64_t statistic = statistic_of(c, w.span, head, row);
+                    if (row < c.rows && column == 0) {
+                        lse[j] = ((const float *)c.lse)[statistic];
+                        lse[j] = lse[j] == -INFINITY ? 0 : lse[j] * log2_e;
+                        if (c.g_lse)
+                            sums[j] -= ((const float *)c.g_lse)[statistic];
+                    }
+                }
+#pragma unroll
+                for (int j = 0; j < EACH; j++) {
+#pragma unroll
+                    for (int step = LANES / 2; step; step >>= 1)
+                        sums[j] += __shfl_xor_sync(0xffffffffu, sums[j], step);
+                    if (column == 0)
+                        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(
+                                         pairs + stage(i) * S::pair_bytes +
+                                         (at + j * (256 / LANES)) * 8),
+                                     "f"(lse[j]), "f"(sums[j])
+                                     : "memory");
+                }
+            };
             int tile = 0;
             if (w.total) {
+                if constexpr (DQ == OWNED)
+                    make_pairs(0);
                 begin_scores(0);
                 if constexpr (DRAWS)
                     draw_bits(0);
@@ -281,6 +373,8 @@ static __global__ void __launch_bounds__(384, 1)
                 };
                 if constexpr (!DRAWS)
                     begin_weights();
+                if constexpr (DQ == OWNED)
+                    turn_wait(PAIRS, 256);
 #pragma unroll
                 for (int n = 0; n < ROWS / 8; n++) {
                     float4 two = pairs_of(n);
@@ -327,10 +421,9 @@ static __global__ void __launch_bounds__(384, 1)
                     float4 two = pairs_of(n);
 #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        dp[n][e] = DRAWS
-                                       ? marked_gradient(s[n][e], dp[n][e], e % 2 ? two.w : two.y,
-                                                         c.grow_half)
-                                       : s[n][e] * (dp[n][e] - (e % 2 ? two.w : two.y));
+                        dp[n][e] = DRAWS ? marked_gradient(s[n][e], dp[n][e], e % 2 ? two.w : two.y,
+                                                           c.grow_half)
+                                         : s[n][e] * (dp[n][e] - (e % 2 ? two.w : two.y));
                 }
                 if (RULES == ANY && c.softcap > 0)
 #pragma unroll
@@ -361,6 +454,9 @@ static __global__ void __launch_bounds__(384, 1)
                     wgmma_crossed<T, S::keys, 2 * S::slab_bytes>(dq, dq_left + buffer, dq_right);
                     wgmma_commit();
                 }
+                if constexpr (DQ == OWNED)
+                    if (i + 1 < w.total) /* here, because s has no values */
+                        make_pairs(i + 1);
                 wgmma_wait<1 + SUMS>();
                 pin_accumulators(dv);
                 /* the scores after the last tile are unused, but cheaper than a loop with an exit
@@ -369,10 +465,24 @@ static __global__ void __launch_bounds__(384, 1)
                 if constexpr (SUMS) {
                     wgmma_wait<1>();
                     pin_accumulators(dq);
+                }
+                if constexpr (DQ == SUMMED) {
 #pragma unroll
                     for (int n = 0; n < 8; n++)
                         add_to_memory(to + n * 128 * 4, dq[n]);
                     to += ROWS * DEPTH;
+                }
+                if constexpr (DQ == OWNED) {
+                    int head = w.head * c.share + i / w.tiles,
+                        row = from + (ROWS == 128 ? group * 64 : 0) + warp * 16 + lane / 4,
+                        column = (ROWS == 128 ? 0 : group * 64) + lane % 4 * 8;
+                    attention_write_dq<T>(dq, (float)c.scale, [&](int half, int side) {
+                        bool there =
+                            c.dq.data && row + 8 * half < c.rows && column + 32 * side < c.depth;
+                        return there
+                                   ? c.dq.of<T>(w.batch, head, row + 8 * half) + column + 32 * side
+                                   : nullptr;
+                    });
                 }
                 if (DRAWS && i + 1 < w.total)
                     draw_bits(i + 1);
@@ -400,9 +510,8 @@ static __global__ void __launch_bounds__(384, 1)
                                    c.dk.of<T>(w.batch, w.head, key), c.dk.row, left, c.depth);
             if (c.dv.data)
                 write_group<T, 64>(own_slabs, 0, dv, DRAWS ? c.grow_half : 1,
-                                   DRAWS ? c.grow_half : 1,
-                                   c.dv.of<T>(w.batch, w.head, key), c.dv.row, left,
-                                   c.value_depth);
+                                   DRAWS ? c.grow_half : 1, c.dv.of<T>(w.batch, w.head, key),
+                                   c.dv.row, left, c.value_depth);
             turn_wait(WRITTEN + group, 128);
         }
     }
@@ -426,7 +535,7 @@ static __global__ void __launch_bounds__(256)
     int64_t base = 0; /* of rows in c.pairs */
     int rows = c.rows;
     int64_t row = part / 2 * ROWS + (ROWS == 128 ? part % 2 * 64 : 0) + thread / 32 * 16 + lane / 4,
-        column = (ROWS == 128 ? 0 : part % 2 * 64) + lane % 4 * 8;
+            column = (ROWS == 128 ? 0 : part % 2 * 64) + lane % 4 * 8;
     if (c.q_starts) { /* the part is in the rows of one sequence */
         int sequence = attention_sequence_of(c, row - thread / 32 * 16 - lane / 4);
         attention_span span = span_of(c, sequence);
@@ -435,34 +544,17 @@ static __global__ void __launch_bounds__(256)
         rows = span.rows;
     }
     const float4 *from = (const float4 *)c.sums + ((int64_t)heads * parts + part) * 1024 + thread;
-    float scale = (float)c.scale;
-    uint32_t x[2][2][4]; /* packed pairs: [row, row + 8][column, column + 32][n % 4] */
+    float x[8][4];
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         float4 v = from[n * 128];
-        x[0][n / 4][n % 4] = pack2<T>(v.x * scale, v.y * scale);
-        x[1][n / 4][n % 4] = pack2<T>(v.z * scale, v.w * scale);
+        x[n][0] = v.x, x[n][1] = v.y, x[n][2] = v.z, x[n][3] = v.w;
     }
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int side = 0; side < 2; side++) {
-            uint32_t(&y)[4] = x[half][side];
-#pragma unroll
-            for (int step = 1; step < 4; step *= 2)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    if (!(i & step)) {
-                        bool upper = lane & step;
-                        uint32_t got =
-                            __shfl_xor_sync(0xffffffffu, upper ? y[i] : y[i | step], step);
-                        y[i] = upper ? got : y[i];
-                        y[i | step] = upper ? y[i | step] : got;
-                    }
-            if (row + half * 8 < rows && column + side * 32 < c.depth)
-                *(uint4 *)(c.dq.of<T>(batch, head, base + row + half * 8) + column + side * 32) =
-                    make_uint4(y[0], y[1], y[2], y[3]);
-        }
+    attention_write_dq<T>(x, (float)c.scale, [&](int half, int side) {
+        bool there = row + half * 8 < rows && column + side * 32 < c.depth;
+        return there ? c.dq.of<T>(batch, head, base + row + half * 8) + column + side * 32
+                     : nullptr;
+    });
 }
 
 } // namespace ts

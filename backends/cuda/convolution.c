@@ -88,6 +88,7 @@ typedef struct images {
     ts_tensor *to, *from, *weight, *bias;
     bool to_x;
     const ts_cuda_conv_after *after; /* epilogue of y, or NULL */
+    const ts_cuda_few *few; /* the same call for the kernels for few channels, or NULL */
 } images;
 
 static ts_status fail_epilogue(const ts_frame *f)
@@ -191,10 +192,12 @@ static ts_status make_x_at_once(images *i, bool *done)
                                    bias ? ts_kernel_data(bias) : NULL, ts_kernel_data(i->to));
 }
 
-/** Runs own kernels, form by form. */
+/** Runs own kernels: those for few channels, or others form by form. */
 static ts_status make_forms(void *context)
 {
     images *i = context;
+    if (i->few)
+        return ts_cuda_few_multiply(i->f, i->few);
     int64_t forms = i->to_x ? ts_kernel_window_forms(i->f) : 1;
     bool done = false;
     if (forms > 1)
@@ -212,9 +215,13 @@ static ts_tensor *weight_image(ts_frame *f, const ts_convolution *c, ts_tensor *
 {
     ts_tensor *w = ts_cuda_conv_dense(ts_cuda_conv_last(weight));
     w = ts_cuda_conv_padded(f, w, c->channels / c->groups);
-    w = w ? ts_view(w, (int64_t[]){ts_size(w, 0), ts_numel(w) / ts_size(w, 0)}, 2) : NULL;
-    int64_t more = w ? c->features - ts_size(w, 0) : 0;
-    return more ? ts_pad(w, (int64_t[]){0, 0, 0, more}, 4, 0, ts_scalar_int(0)) : w;
+    if (!w)
+        return NULL;
+    int64_t rows = ts_size(w, 0), depth = ts_numel(w) / rows, more = c->features - rows;
+    w = ts_view(w, (int64_t[]){c->groups, rows / c->groups, depth}, 3);
+    if (more)
+        w = ts_pad(w, (int64_t[]){0, 0, 0, more / c->groups}, 4, 0, ts_scalar_int(0));
+    return w ? ts_view(w, (int64_t[]){c->features, depth}, 2) : NULL;
 }
 
 /** Runs the call by cuDNN, if cuDNN is the faster engine. */
@@ -240,34 +247,53 @@ static int number_of(const ts_cuda_conv_after *after)
                             4 * after->relu_first + 8 * after->relu_last;
 }
 
-/** Computes y with its epilogue, or with to_x the gradient of x, into result (N, C, ...) by the
- *  kernels for few channels, if they support the call. */
-static ts_status make_few(const images *i, bool *done)
+/** Runs the faster engine. c: the call with the channels of i->from. */
+static ts_status make_by_faster(images *i, ts_cuda_cudnn *cudnn, const ts_convolution *c)
+{
+    bool done = false;
+    if (cudnn)
+        TS_TRY(make_by_cudnn(i, cudnn, c, &done));
+    return done ? TS_OK : make_forms(i);
+}
+
+static ts_cuda_cudnn *cudnn_of(const images *i, const ts_convolution *c)
+{
+    return ts_cuda_cudnn_of(i->f, c, i->to_x ? TS_CUDA_CONV_X : TS_CUDA_CONV_Y, i->bias != NULL,
+                            number_of(i->after));
+}
+
+/** Computes all.to by the kernels for few channels or by cuDNN, without copies padded to 8
+ *  channels, if the former support the call. */
+static ts_status make_few(images all, bool *done)
 {
     TS_SCOPE;
-    ts_frame *f = i->f;
+    ts_frame *f = all.f;
     ts_cuda_few few;
     ts_cuda_conv_product p;
-    ts_tensor *bias = i->bias, *to = ts_cuda_conv_last(i->to);
+    ts_tensor *result = all.to, *to = ts_cuda_conv_last(result);
     *done = false;
     TS_TRY(to);
-    if (!ts_cuda_conv_is_few(f, i->from, i->weight, i->to_x - 1, PLAIN_FEW))
+    if (!ts_cuda_conv_is_few(f, all.from, all.weight, all.to_x - 1, PLAIN_FEW))
         return TS_OK;
-    TS_TRY(ts_cuda_conv_open_few(&few, &p, f, i->from, i->weight, i->to_x - 1));
+    TS_TRY(ts_cuda_conv_open_few(&few, &p, f, all.from, all.weight, all.to_x - 1));
     bool there = ts_is_contiguous(to) && (uintptr_t)ts_kernel_data(to) % 16 == 0;
-    few.after = i->after;
-    if ((i->after && !there) || !ts_cuda_few_fits(&few))
+    few.after = all.after;
+    if ((all.after && !there) || !ts_cuda_few_fits(&few))
         return TS_OK;
     if (!there)
         TS_TRY(to = ts_empty_on(ts_sizes(to), ts_ndim(to), ts_kernel_dtype(f),
                                 ts_kernel_device(f)));
-    if (bias)
-        TS_TRY(bias = ts_cuda_conv_dense(bias));
-    few.bias = bias ? ts_kernel_data(bias) : NULL;
+    if (all.bias)
+        TS_TRY(all.bias = ts_cuda_conv_dense(all.bias));
+    few.bias = all.bias ? ts_kernel_data(all.bias) : NULL;
     few.to = ts_kernel_data(to);
+    TS_TRY(all.to = ts_cuda_conv_second(to));
+    TS_TRY(all.from = ts_cuda_conv_second(p.image));
+    all.few = &few;
     *done = true;
-    TS_TRY(ts_cuda_few_multiply(f, &few));
-    return there ? TS_OK : ts_status_of_pointer(ts_copy_(i->to, ts_cuda_conv_second(to)));
+    const ts_convolution c = ts_kernel_convolution(f);
+    TS_TRY(make_by_faster(&all, cudnn_of(&all, &c), &c));
+    return there ? TS_OK : ts_status_of_pointer(ts_copy_(result, all.to));
 }
 
 /** Computes y with its epilogue, or with to_x the gradient of x, into result (N, C, ...). */
@@ -276,29 +302,24 @@ static ts_status make_images(ts_frame *f, ts_tensor *result, ts_tensor *from, ts
 {
     TS_SCOPE;
     bool done;
-    TS_TRY(make_few(&(images){f, result, from, weight, bias, to_x, after}, &done));
+    images all = {f, result, from, weight, bias, to_x, after, NULL};
+    TS_TRY(make_few(all, &done));
     if (done)
         return TS_OK;
     ts_tensor *to = ts_cuda_conv_last(result);
-    TS_TRY(from = ts_cuda_conv_innermost(f, from));
+    ts_convolution c = ts_kernel_convolution(f);
+    TS_TRY(all.from = ts_cuda_conv_innermost(f, from, ts_size(from, 1) / c.groups));
     TS_TRY(to);
     if (after && !ts_is_contiguous(to))
         return fail_epilogue(f);
-    ts_convolution c = ts_kernel_convolution(f);
-    *(to_x ? &c.features : &c.channels) = ts_size(from, 1);
-    ts_cuda_cudnn *cudnn =
-        ts_cuda_cudnn_of(f, &c, to_x ? TS_CUDA_CONV_X : TS_CUDA_CONV_Y, bias != NULL,
-                         number_of(after));
+    *(to_x ? &c.features : &c.channels) = ts_size(all.from, 1);
+    ts_cuda_cudnn *cudnn = cudnn_of(&all, &c);
     bool there = (!cudnn && ts_dtype_size(ts_kernel_dtype(f)) != 2) || ts_is_contiguous(to);
     if (!there)
         to = ts_empty_on(ts_sizes(to), ts_ndim(to), ts_kernel_dtype(f), ts_kernel_device(f));
-    TS_TRY(to = ts_cuda_conv_second(to));
-    images all = {f, to, from, weight, bias, to_x, after};
-    if (cudnn)
-        TS_TRY(make_by_cudnn(&all, cudnn, &c, &done));
-    if (!done)
-        TS_TRY(make_forms(&all));
-    return there ? TS_OK : ts_status_of_pointer(ts_copy_(result, to));
+    TS_TRY(all.to = ts_cuda_conv_second(to));
+    TS_TRY(make_by_faster(&all, cudnn, &c));
+    return there ? TS_OK : ts_status_of_pointer(ts_copy_(result, all.to));
 }
 
 /* ------------------------------------------------------------------------------- kernels ---- */

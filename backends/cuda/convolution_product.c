@@ -39,11 +39,23 @@ ts_tensor *ts_cuda_conv_padded(ts_frame *f, ts_tensor *t, int64_t size)
                                          size) == TS_OK ? to : NULL;
 }
 
-ts_tensor *ts_cuda_conv_innermost(ts_frame *f, ts_tensor *t)
+ts_tensor *ts_cuda_conv_innermost(ts_frame *f, ts_tensor *t, int64_t each)
 {
+    const ts_convolution c = ts_kernel_convolution(f);
     ts_tensor *last = ts_cuda_conv_dense(ts_cuda_conv_last(t));
-    if (last && ts_dtype_size(ts_kernel_dtype(f)) == 2 && ts_kernel_convolution(f).groups == 1)
-        last = ts_cuda_conv_padded(f, last, (ts_size(t, 1) + 7) / 8 * 8);
+    int64_t mine = ts_size(t, 1) / c.groups, padded = (mine + 7) / 8 * 8, sizes[TS_MAX_DIMS];
+    bool taps = c.kernel[0] > 1 || c.kernel[1] > 1 || c.kernel[2] > 1;
+    if (last && ts_dtype_size(ts_kernel_dtype(f)) == 2 && padded > mine &&
+        (c.groups == 1 || (each > TS_CUDA_CONV_FEW && taps))) {
+        int n = ts_ndim(last);
+        for (int d = 0; d < n; d++)
+            sizes[d] = ts_size(last, d);
+        sizes[n - 1] = padded * c.groups;
+        int64_t pixels = ts_numel(last) / (mine * c.groups);
+        last = ts_view(last, (int64_t[]){pixels, c.groups, mine}, 3);
+        last = ts_cuda_conv_padded(f, last, padded);
+        last = last ? ts_view(last, sizes, n) : NULL;
+    }
     return last ? ts_cuda_conv_second(last) : NULL;
 }
 

@@ -39,9 +39,11 @@ static inline ts_tensor *ts_cuda_conv_dense(ts_tensor *t) { return t ? ts_contig
 /** Returns t, which is dense, extended by zeros to `size` elements along the last dim; if that is
  *  more, a multiple of 8 elements of 2 bytes. NULL for t NULL. */
 ts_tensor *ts_cuda_conv_padded(ts_frame *f, ts_tensor *t, int64_t size);
-/** Returns t (N, C, ...) with channels innermost in memory. For bf16 and f16 without groups, zeros
- *  extend C to a multiple of 8, because kernels copy 16 bytes at a time. */
-ts_tensor *ts_cuda_conv_innermost(ts_frame *f, ts_tensor *t);
+/** Returns t (N, C, ...) with channels innermost in memory. For bf16 and f16, zeros extend the
+ *  channels of each group to a multiple of 8, because kernels copy 16 bytes at a time; with several
+ *  groups only if the windows have several taps and more than TS_CUDA_CONV_FEW channels.
+ *  each: channels per group of the image of the windows */
+ts_tensor *ts_cuda_conv_innermost(ts_frame *f, ts_tensor *t, int64_t each);
 
 /** Initialises *p for the windows of x that compute y (form -1), or the windows of y that compute
  *  one form of x (ts_kernel_windows()). from: the image of the windows (N, C, ...), with channels

@@ -150,8 +150,43 @@ static ts_status weigh_by_cudnn(ts_cuda_conv_product *p, ts_tensor *y, ts_tensor
     return TS_OK;
 }
 
-/** Computes the gradient of the weight by the kernels for few channels, if x or y has few and they
- *  support the call. */
+/** A call of ts_cuda_few_weigh() for a measurement. */
+typedef struct few_weighing {
+    ts_frame *f;
+    const ts_cuda_few *few;
+} few_weighing;
+static ts_status weigh_few_once(void *context)
+{
+    const few_weighing *w = context;
+    return ts_cuda_few_weigh(w->f, w->few);
+}
+
+/** Computes the gradient of the weight by cuDNN, if it is faster than the kernels for few channels.
+ *  x and y: dense (N, ..., C). */
+static ts_status weigh_few_by_cudnn(const ts_cuda_few *few, ts_frame *f, ts_tensor *result,
+                                    ts_tensor *x, ts_tensor *y, bool *done)
+{
+    TS_SCOPE;
+    const ts_convolution c = ts_kernel_convolution(f);
+    ts_cuda_cudnn *cudnn = ts_cuda_cudnn_of(f, &c, TS_CUDA_CONV_WEIGHT, false, 0);
+    *done = false;
+    if (!cudnn)
+        return TS_OK;
+    ts_tensor *last = ts_cuda_conv_last(result), *to = last;
+    TS_TRY(last);
+    if (!ts_is_contiguous(last) || (uintptr_t)ts_kernel_data(last) % 16)
+        TS_TRY(to = ts_empty_on(ts_sizes(last), ts_ndim(last), ts_kernel_dtype(f),
+                                ts_kernel_device(f)));
+    few_weighing context = {f, few};
+    const ts_cuda_conv_own own = {weigh_few_once, NULL, &context};
+    const ts_cuda_conv_operands o = {ts_kernel_data(x), ts_kernel_data(to), ts_kernel_data(y),
+                                     NULL};
+    TS_TRY(ts_cuda_cudnn_run(f, cudnn, &o, &own, done));
+    return *done && to != last ? ts_status_of_pointer(ts_copy_(last, to)) : TS_OK;
+}
+
+/** Computes the gradient of the weight by the kernels for few channels or by cuDNN, without copies
+ *  padded to 8 channels, if x or y has few channels and the former support the call. */
 static ts_status weigh_few_channels(ts_frame *f, ts_tensor *result, ts_tensor *x, ts_tensor *y,
                                     bool *done)
 {
@@ -166,8 +201,14 @@ static ts_status weigh_few_channels(ts_frame *f, ts_tensor *result, ts_tensor *x
     ts_tensor *other = ts_cuda_conv_dense(ts_cuda_conv_last(of_x ? y : x));
     TS_TRY(other);
     few.other = ts_kernel_data(other);
-    *done = ts_cuda_few_fits(&few);
-    return *done ? ts_cuda_few_weigh(f, &few) : TS_OK;
+    if (!ts_cuda_few_fits(&few))
+        return TS_OK;
+    TS_TRY(weigh_few_by_cudnn(&few, f, result, of_x ? p.image : other, of_x ? other : p.image,
+                              done));
+    if (*done)
+        return TS_OK;
+    *done = true;
+    return ts_cuda_few_weigh(f, &few);
 }
 
 ts_status ts_cuda_conv_weigh(ts_frame *f, ts_tensor *result, ts_tensor *x, ts_tensor *y)
@@ -178,15 +219,16 @@ ts_status ts_cuda_conv_weigh(ts_frame *f, ts_tensor *result, ts_tensor *x, ts_te
     TS_TRY(weigh_few_channels(f, result, x, y, &done));
     if (done)
         return TS_OK;
-    TS_TRY(x = ts_cuda_conv_innermost(f, x));
-    TS_TRY(y = ts_cuda_conv_innermost(f, y));
+    int64_t each = ts_size(x, 1) / ts_kernel_convolution(f).groups;
+    TS_TRY(x = ts_cuda_conv_innermost(f, x, each));
+    TS_TRY(y = ts_cuda_conv_innermost(f, y, each));
     TS_TRY(ts_cuda_conv_open(&p, f, x, -1));
     if (!ts_numel(result))
         return TS_OK;
     if (!p.all)
         return ts_status_of_pointer((ts_fill_)(result, ts_scalar_int(0)));
     const ts_convolution *c = &p.c;
-    int64_t channels = c->channels / c->groups, features = ts_size(y, 1);
+    int64_t groups = c->groups, rows = c->features / groups, features = ts_size(y, 1);
     ts_tensor *w = NULL;
     TS_TRY(y = ts_view(ts_cuda_conv_last(y), (int64_t[]){p.all, features}, 2));
     if (features == c->features && p.windows.channels == c->channels &&
@@ -195,15 +237,16 @@ ts_status ts_cuda_conv_weigh(ts_frame *f, ts_tensor *result, ts_tensor *x, ts_te
     TS_TRY(weigh_by_cudnn(&p, y, &w));
     if (!w)
         TS_TRY(w = weigh_all(&p, y));
-    int64_t sizes[5] = {features}, order[5] = {0, c->dims + 1};
-    for (int d = 0; d < c->dims; d++) {
-        sizes[1 + d] = c->kernel[3 - c->dims + d];
-        order[2 + d] = 1 + d;
-    }
-    sizes[1 + c->dims] = p.windows.channels / c->groups;
     if (p.into && ts_kernel_data(w) == ts_kernel_data(p.into))
         return TS_OK;
-    w = ts_permute(ts_view(w, sizes, c->dims + 2), order, c->dims + 2);
+    int64_t sizes[6] = {groups, features / groups}, order[6] = {0, 1, c->dims + 2};
+    for (int d = 0; d < c->dims; d++) {
+        sizes[2 + d] = c->kernel[3 - c->dims + d];
+        order[3 + d] = 2 + d;
+    }
+    sizes[2 + c->dims] = p.windows.channels / groups;
+    w = ts_permute(ts_view(w, sizes, c->dims + 3), order, c->dims + 3);
+    w = ts_narrow(ts_narrow(w, 1, 0, rows), 2, 0, c->channels / groups);
     return ts_status_of_pointer(
-        ts_copy_(result, ts_narrow(ts_narrow(w, 0, 0, c->features), 1, 0, channels)));
+        ts_copy_(ts_unflatten(result, 0, (int64_t[]){groups, rows}, 2), w));
 }

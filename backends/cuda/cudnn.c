@@ -169,7 +169,7 @@ bool ts_cudnn_is_available(void)
 
 enum { X, WEIGHT, Y, BIAS, SUM, TENSORS }; /* ids of tensors; SUM: the result before the bias */
 enum { RESULTS = 16 }; /* engines that the heuristic is asked for */
-#define WORKSPACE ((int64_t)256 << 20) /* maximum workspace of an engine */
+#define MIB ((int64_t)1 << 20)
 
 static descriptor create(graph *a, int type)
 {
@@ -334,8 +334,21 @@ static bool is_admitted(const key *k, descriptor config)
     return good;
 }
 
-/** Makes the plan of an engine; NULL if the engine cannot run the graph. */
-static descriptor plan_of(void *handle, descriptor config, int64_t *workspace)
+/** Maximum workspace of an engine in bytes. Engines for groups and for few channels copy operands,
+ *  so it grows with them. */
+static int64_t most_workspace(const key *k)
+{
+    int64_t x = k->batch * k->channels, y = k->batch * k->features,
+            weight = k->features * (k->channels / k->groups);
+    for (int d = 0; d < 3; d++)
+        x *= k->size[d], y *= k->y_size[d], weight *= k->kernel[d];
+    int64_t copies = (x + y + weight) * (k->dtype == TS_F32 ? 4 : 2) + 64 * MIB;
+    return copies > 256 * MIB ? copies : 256 * MIB;
+}
+
+/** Makes the plan of an engine; NULL if the engine cannot run the graph or needs a workspace of
+ *  more than `most` bytes. */
+static descriptor plan_of(void *handle, descriptor config, int64_t most, int64_t *workspace)
 {
     descriptor p = NULL;
     int64_t n = 0;
@@ -343,7 +356,7 @@ static descriptor plan_of(void *handle, descriptor config, int64_t *workspace)
         return NULL;
     if (!cudnn.set(p, PLAN_HANDLE, HANDLE, 1, &handle) &&
         !cudnn.set(p, PLAN_CONFIG, DESCRIPTOR, 1, &config) && !cudnn.finish(p) &&
-        !cudnn.get(p, PLAN_WORKSPACE, INT64, 1, &n, workspace) && *workspace <= WORKSPACE)
+        !cudnn.get(p, PLAN_WORKSPACE, INT64, 1, &n, workspace) && *workspace <= most)
         return p;
     cudnn.destroy(p);
     return NULL;
@@ -353,7 +366,7 @@ int ts_cudnn_plans(graph *a, void *handle, int only, ts_cudnn_plan found[TS_CUDN
 {
     descriptor configs[RESULTS] = {NULL}, g = graph_of(a, handle), h = create(a, HEURISTIC);
     int mode = HEURISTIC_A, count = 0;
-    int64_t n = 0;
+    int64_t n = 0, most = most_workspace(&a->key);
     set(a, h, HEURISTIC_GRAPH, DESCRIPTOR, 1, &g);
     set(a, h, HEURISTIC_KIND, HEURISTIC_MODE, 1, &mode);
     finished(a, h);
@@ -365,7 +378,7 @@ int ts_cudnn_plans(graph *a, void *handle, int only, ts_cudnn_plan found[TS_CUDN
         ts_cudnn_plan *c = &found[count];
         if (!a->status && i < n && (only < 0 || i == only) && count < TS_CUDNN_PLANS &&
             is_admitted(&a->key, configs[i]) &&
-            (c->plan = plan_of(handle, configs[i], &c->workspace))) {
+            (c->plan = plan_of(handle, configs[i], most, &c->workspace))) {
             c->config = configs[i];
             c->index = i;
             count++;

@@ -184,7 +184,9 @@ static bool recall(ts_cuda_cudnn *a, void *handle, const disk_key *key, disk_cho
 
 /* -------------------------------------------------------------------------- measurement ---- */
 
-enum { REPEATS = 5 };
+enum { REPEATS = 5, BATCHES = 3 };
+#define SHORT_US 200.0f /* runs that take less are measured in BATCHES batches of REPEATS */
+#define LAUNCH_US 20.0f /* most time that the first kernel of a batch may wait */
 
 /** Runs of a call, by a plan of cuDNN or, without one, by the library's kernels. */
 typedef struct runs {
@@ -220,19 +222,17 @@ static ts_status run_once(const runs *r, const ts_cudnn_plan *plan)
     return r->own->then ? r->own->then(r->own->context) : TS_OK;
 }
 
-/** Sets *us to the mean device time of REPEATS runs in microseconds, after one unmeasured run. */
-static ts_status measure(const runs *r, const ts_cudnn_plan *plan, float *us)
+/** Sets *us to the mean device time of `repeats` runs in microseconds. */
+static ts_status time_batch(const runs *r, const ts_cudnn_plan *plan, int repeats, float *us)
 {
     atomic_bool queued = false;
     float ms = 0;
-    TS_TRY(run_once(r, plan));
-    TS_TRY(ts_cuda_check(cudaStreamSynchronize(r->stream), "%s", ts_op_name(r->f->op)));
     cudaError_t e = ts_cuda_synchronous() ? cudaSuccess /* each launch waits */
                                           : cudaLaunchHostFunc(r->stream, hold, &queued);
     ts_status status = TS_OK;
     if (e == cudaSuccess)
         e = cudaEventRecord(r->begin, r->stream);
-    for (int i = 0; i < REPEATS && status == TS_OK && e == cudaSuccess; i++)
+    for (int i = 0; i < repeats && status == TS_OK && e == cudaSuccess; i++)
         status = run_once(r, plan);
     if (e == cudaSuccess)
         e = cudaEventRecord(r->end, r->stream);
@@ -242,8 +242,27 @@ static ts_status measure(const runs *r, const ts_cudnn_plan *plan, float *us)
     e = e == cudaSuccess ? waited : e;
     if (e == cudaSuccess)
         e = cudaEventElapsedTime(&ms, r->begin, r->end);
-    *us = ms * 1e3f / REPEATS;
+    *us = ms * 1e3f / (float)repeats;
     return ts_cuda_check(e, "%s", ts_op_name(r->f->op));
+}
+
+/** Sets *us to the device time of a run in microseconds, after one unmeasured run: that of one run
+ *  if it is much slower than `least`, the least time of other engines, or 0; else the mean of a
+ *  batch, or the least mean of several batches of short runs. */
+static ts_status measure(const runs *r, const ts_cudnn_plan *plan, float least, float *us)
+{
+    float more;
+    TS_TRY(run_once(r, plan));
+    TS_TRY(ts_cuda_check(cudaStreamSynchronize(r->stream), "%s", ts_op_name(r->f->op)));
+    TS_TRY(time_batch(r, plan, 1, us));
+    if (least > 0 && *us > 2 * least + LAUNCH_US)
+        return TS_OK;
+    TS_TRY(time_batch(r, plan, REPEATS, us));
+    for (int batch = 1; batch < BATCHES && *us < SHORT_US; batch++) {
+        TS_TRY(time_batch(r, plan, REPEATS, &more));
+        *us = more < *us ? more : *us;
+    }
+    return TS_OK;
 }
 
 /** how: where the choice comes from. */
@@ -284,14 +303,14 @@ static ts_status choose(ts_cuda_cudnn *a, runs *r)
     ts_status status = TS_OK;
     ts_device where = ts_kernel_device(r->f);
     if (count && ts_cuda_conv_allowed() == TS_CUDA_CONV_AUTO)
-        status = measure(r, NULL, &own);
+        status = measure(r, NULL, 0, &own);
     for (int i = 0; i < count && status == TS_OK; i++) {
         ts_cudnn_plan *p = &found[i];
         if (p->workspace && !(r->workspace = ts_scratch_take(where, p->workspace))) {
             ts_error_clear(); /* try engines that need less memory */
             continue;
         }
-        if (measure(r, p, &us) == TS_OK) {
+        if (measure(r, p, best ? least : own, &us) == TS_OK) {
             if (!best || us < least)
                 best = p, least = us;
         } else if (cudaPeekAtLastError() != cudaSuccess || ts_cuda_is_lost(where.index)) {

@@ -29,7 +29,8 @@ enum {
     LINE_TURNS = 64,             /* maximum elements per thread with own sums, where sums per block
                                     would divide a line into more shares */
     LINE_SHORT = 64,             /* longest line for one thread with LINE_SHORT_MANY lines */
-    LINE_SHORT_MANY = 2048       /* number of lines from which LINE_SHORT holds */
+    LINE_SHORT_MANY = 2048,      /* number of lines from which LINE_SHORT holds */
+    LINE_PAIRS = 1024            /* most comparisons of indices for a line of halves */
 };
 
 /** The lines of the index, and the offsets of the same lines in self (and the result) and in the
@@ -56,8 +57,9 @@ struct line_shape {
      * rounded once. */
     bool brief(bool halves = false) const
     {
-        return fits && (is_least(length) || (!halves && length <= LINE_SHORT &&
-                                             n <= 2 * LINE_SHORT && count >= LINE_SHORT_MANY));
+        return fits && (is_least(length) ||
+                        (length <= LINE_SHORT && n <= 2 * LINE_SHORT && count >= LINE_SHORT_MANY &&
+                         (!halves || length * (n < length ? n : length) <= LINE_PAIRS)));
     }
     unsigned threads() const
     {
@@ -374,6 +376,22 @@ __global__ void __launch_bounds__(256)
         return;
     line_at at(l, line);
     auto place_of = [&](uint32_t k) { return index.checked(at.index + k * l.along_index, l.n); };
+    if (!std::is_same_v<T, wide_t<T>> && l.n < l.length) { /* target by target */
+        for (uint32_t j = 0; j < l.n; j++) {
+            T *target = &out[at.self + j * l.along_self];
+            wide_t<T> sum = widen(*target);
+            bool any = false;
+#pragma unroll 4
+            for (uint32_t k = 0; k < l.length; k++)
+                if (place_of(k) == j) {
+                    sum += widen(src[at.src + k * l.along_src]);
+                    any = true;
+                }
+            if (any)
+                *target = narrow<T>(sum);
+        }
+        return;
+    }
 #pragma unroll 4
     for (uint32_t k = 0; k < l.length; k++) {
         int64_t to = place_of(k);

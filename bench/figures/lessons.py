@@ -57,6 +57,24 @@ def study_shapes():
         "M", "N", "K", "layout", "direct, µs", "TFLOP/s", "padded, µs", "TFLOP/s, padded"))
 
 
+def study_convolution():
+    """Stages of a convolution's kernels: a row per layer and stage."""
+    file, lines = File(f"study-convolution-{STUDY}.tsv"), {}
+    stages = {"naive": "naive", "naive, split": "naive, split", "matrix": "matrix of windows",
+              "mma": "implicit, mma", "own": "implicit, TMA and wgmma", "cudnn": "cuDNN"}
+    layers = list(dict.fromkeys(row["layer"] for row in file.rows))
+    for layer in layers:
+        for stage, name in stages.items():
+            cells = [f"`{layer}`", name]
+            for result in ("y", "weight"):
+                found = [(f"{float(row['us']):,.0f}", row["tflops"]) for row in file.rows
+                         if (row["layer"], row["stage"], row["result"]) == (layer, stage, result)]
+                cells += found[0] if found else ("-", "-")
+            lines[layer, stage] = dict(enumerate(cells))
+    return numbers(file, ("layer", "stage", "y, µs", "TFLOP/s", "gradient of the weight, µs",
+                          "TFLOP/s"), list(lines.values()))
+
+
 def study_precision():
     return numbers(File(f"study-precision-{STUDY}.tsv"),
                    ("op", "dtype", "µs", "rate", "unit", "relative error"))

@@ -18,7 +18,8 @@
 /* ------------------------------------------------------ fake functions of the CUDA runtime ---- */
 
 enum { OWN = FAKE_ENGINES }; /* number of own kernels, beside the engines */
-static float times[FAKE_ENGINES + 1] = {1, 1, 1, 1, 1}; /* ms, of cudaEventElapsedTime() */
+static float times[FAKE_ENGINES + 1] = {1, 1, 1, 1, 1}; /* ms of a run */
+static int recorded[2]; /* numbers of runs before the last two events */
 static ts_dtype dtype = TS_BF16;
 static bool capturing, own_fails;
 static int own_runs, scratch, driver = 13000;
@@ -37,15 +38,24 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
     (void)e;
     return cudaSuccess;
 }
+static int all_runs(void)
+{
+    int n = 0;
+    for (int i = 0; i < FAKE_ENGINES; i++)
+        n += fake->runs[i];
+    return n;
+}
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream)
 {
     (void)e, (void)stream;
+    recorded[0] = recorded[1];
+    recorded[1] = all_runs() + own_runs;
     return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
     (void)begin, (void)end;
-    *ms = times[fake->last];
+    *ms = times[fake->last] * (float)(recorded[1] - recorded[0]);
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
@@ -174,13 +184,6 @@ static bool run(const ts_convolution *c, ts_cuda_conv_result result)
     ck_assert_int_eq(scratch, 0);
     return done;
 }
-static int all_runs(void)
-{
-    int n = 0;
-    for (int i = 0; i < FAKE_ENGINES; i++)
-        n += fake->runs[i];
-    return n;
-}
 
 TS_TEST(the_fastest_engine_runs)
 {
@@ -197,6 +200,16 @@ TS_TEST(the_fastest_engine_runs)
     ck_assert_int_eq(own_runs, owns);
     ck_assert(run(&strided, TS_CUDA_CONV_WEIGHT)); /* another choice */
     ck_assert_int_gt(all_runs(), runs + 2);
+}
+
+TS_TEST(slow_engines_are_timed_once)
+{
+    open_fake(3);
+    times[0] = 2, times[1] = 30, times[2] = 1, times[OWN] = 9;
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_eq(fake->last, 2);
+    ck_assert_int_eq(fake->runs[1], 2); /* and one unmeasured run */
+    ck_assert_int_gt(fake->runs[0], 5);
 }
 
 TS_TEST(own_kernels_run_where_they_are_faster)

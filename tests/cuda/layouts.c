@@ -221,6 +221,30 @@ TS_TEST(cat_of_members_in_any_layout_equals_that_of_the_CPU, .loop = 3, .timeout
     }
 }
 
+/** Dropout draws an element's word by its row-major number, whatever the order in memory. */
+TS_TEST(dropout_in_any_layout_drops_the_elements_that_the_CPU_drops, .loop = 4, .timeout = 60)
+{
+    GPU(device);
+    ts_dtype dtype = dtypes[_i];
+    seed_draws((uint64_t)(411 + _i));
+    for (int turn = 0; turn < 80; turn++) {
+        TS_SCOPE;
+        int ndim = 1 + (int)drawn(4);
+        int64_t sizes[4], limit = 200000;
+        for (int d = 0; d < ndim; d++)
+            sizes[d] = drawn_size(&limit);
+        ts_tensor *both[2], *y[2];
+        draw_layout(sizes, ndim, dtype, device, &both);
+        double p = 0.1 * (double)(1 + drawn(8));
+        uint64_t seed = (uint64_t)drawn(1 << 20);
+        for (int k = 0; k < 2; k++) {
+            ts_manual_seed(seed);
+            OK(y[k] = ts_dropout(both[k], p, true));
+        }
+        assert_alike(y[1], y[0], unit_of(dtype), 0, "dropout", dtype);
+    }
+}
+
 /** Result y and the gradient of sum(y * w) equal the CPU's up to rounding. A tensor that begins at
  * another address gives the same bits. */
 TS_TEST(short_lines_equal_those_of_the_CPU, .loop = 3, .timeout = 120)
@@ -372,6 +396,29 @@ TS_TEST(sums_at_few_places_of_a_line_equal_those_of_the_CPU, .loop = DTYPES - 1,
         ts_tensor *x = ts_normal(sizes, ndim, 0, 9, TS_F32),
                   *y = ts_normal(few, ndim, 0, 9, TS_F32),
                   *index = ts_randint(few, ndim, 0, sizes[dim]);
+        x = ts_to(ts_dtype_is_float(dtype) ? x : ts_abs(x), dtype);
+        y = ts_to(ts_dtype_is_float(dtype) ? y : ts_abs(y), dtype);
+        assert_alike(ts_scatter_add(ts_to_device(x, device), dim, ts_to_device(index, device),
+                                    ts_to_device(y, device)),
+                     ts_scatter_add(x, dim, index, y), 0, 0, "scatter_add", dtype);
+    }
+}
+
+/** Thousands of short lines, which a thread each adds in the CPU's order. */
+TS_TEST(sums_of_many_short_lines_equal_those_of_the_CPU, .loop = DTYPES - 1, .timeout = 60)
+{
+    GPU(device);
+    ts_dtype dtype = dtypes[_i];
+    seed_draws((uint64_t)(350 + _i));
+    for (int turn = 0; turn < 20; turn++) {
+        TS_SCOPE;
+        int dim = (int)drawn(2);
+        int64_t lines = 2048 + drawn(3000), sizes[2], few[2];
+        few[!dim] = sizes[!dim] = lines;
+        sizes[dim] = 1 + drawn(30);
+        few[dim] = 9 + drawn(24);
+        ts_tensor *x = ts_normal(sizes, 2, 0, 9, TS_F32), *y = ts_normal(few, 2, 0, 9, TS_F32),
+                  *index = ts_randint(few, 2, 0, sizes[dim]);
         x = ts_to(ts_dtype_is_float(dtype) ? x : ts_abs(x), dtype);
         y = ts_to(ts_dtype_is_float(dtype) ? y : ts_abs(y), dtype);
         assert_alike(ts_scatter_add(ts_to_device(x, device), dim, ts_to_device(index, device),
