@@ -27,7 +27,7 @@ typedef struct layout {
     int ndim;
 } layout;
 
-/** Widens the range of positions from *low to *end - 1 by those of the elements. */
+/** Widens the range of positions [*low, *end) so that it contains all elements. */
 static void enclose(const layout *p, int64_t *low, int64_t *end)
 {
     int64_t last = p->offset;
@@ -52,8 +52,8 @@ static ts_tensor *layout_indices(const layout *p, ts_device device)
     return ts_reshape(index, (int64_t[]){-1}, 1);
 }
 
-/** A tensor of n zeros with the elements of src added at their positions, of which some may be
- *  equal, with the dtype and device of `like`. */
+/** Adds the elements of src to n zeros of like's dtype and device, at the positions p. Elements at
+ *  equal positions are summed. */
 static ts_tensor *add_at(const layout *p, ts_tensor *src, int64_t n, ts_meta like)
 {
     ts_tensor *index = layout_indices(p, like.device);
@@ -63,45 +63,45 @@ static ts_tensor *add_at(const layout *p, ts_tensor *src, int64_t n, ts_meta lik
 }
 
 /**
- * Sums the gradient over expanded dims of the result. If the argument is contiguous and the
- * result's other elements are distinct and within it, the result is a part of the argument.
- * Otherwise the gradient is added into a buffer with the layout of the storage, at the positions of
- * the result's elements. Each element of the argument then gets the sum at its position, divided by
- * the number of the argument's elements at that position.
+ * Sums the gradient over expanded dims of the result. If the argument is contiguous, and the
+ * result's positions without those dims are distinct and inside the argument, the sum is given as
+ * the gradient of a part of the argument. Otherwise it is added to a buffer with the layout of the
+ * storage, at the positions of the result's elements. Each element of the argument then gets the
+ * value at its position, divided by the number of the argument's elements at that position.
  */
 static ts_status as_strided(ts_vjp_call *b)
 {
     ts_meta m = ts_rule_arg_meta(b, 0);
     const ts_value *strides = ts_rule_arg(b, 2);
-    layout of = {.sizes = m.sizes, .ndim = m.ndim};
+    layout arg = {.sizes = m.sizes, .ndim = m.ndim};
     ts_positions part = {.offset = INT(3)};
-    TS_TRY(ts_rule_saved_layout(b, 0, of.strides, &of.offset));
+    TS_TRY(ts_rule_saved_layout(b, 0, arg.strides, &arg.offset));
     for (uint32_t d = 0; d < strides->count; d++)
         part.strides[d] = strides->ints[d];
     ts_tensor *g = ts_positions_sum_expanded(GRAD(0), part.strides);
     TS_TRY(g);
-    layout to = {.offset = part.offset, .sizes = g->sizes, .ndim = g->ndim};
-    memcpy(to.strides, part.strides, sizeof to.strides);
-    bool apart = ts_positions_distinct(g->sizes, to.strides, g->ndim);
+    layout res = {.offset = part.offset, .sizes = g->sizes, .ndim = g->ndim};
+    memcpy(res.strides, part.strides, sizeof res.strides);
+    bool distinct = ts_positions_distinct(g->sizes, res.strides, g->ndim);
     int64_t low = INT64_MAX, end = 0;
-    enclose(&of, &low, &end);
-    int64_t argument = end;
-    enclose(&to, &low, &end);
-    if (apart && ts_strides_contiguous(m.sizes, of.strides, m.ndim) && low == of.offset &&
-        end == argument) {
-        part.offset -= of.offset;
+    enclose(&arg, &low, &end);
+    int64_t arg_end = end;
+    enclose(&res, &low, &end);
+    if (distinct && ts_strides_contiguous(m.sizes, arg.strides, m.ndim) && low == arg.offset &&
+        end == arg_end) {
+        part.offset -= arg.offset;
         return ts_rule_give_positions(b, g, &part);
     }
     if (low >= end)
         return ts_rule_give(b, 0, ts_rule_zeros(m)); /* neither has elements */
-    of.offset = m.numel ? of.offset - low : 0;
-    part.offset = to.offset = g->numel ? to.offset - low : 0;
-    ts_tensor *sum = apart ? ts_rule_spread(g, &part, end - low) : add_at(&to, g, end - low, m);
-    if (!ts_positions_distinct(m.sizes, of.strides, m.ndim)) {
-        ts_tensor *count = add_at(&of, ts_rule_full(m, ts_value_int(1)), end - low, m);
+    arg.offset = m.numel ? arg.offset - low : 0;
+    part.offset = res.offset = g->numel ? res.offset - low : 0;
+    ts_tensor *sum = distinct ? ts_rule_spread(g, &part, end - low) : add_at(&res, g, end - low, m);
+    if (!ts_positions_distinct(m.sizes, arg.strides, m.ndim)) {
+        ts_tensor *count = add_at(&arg, ts_rule_full(m, ts_value_int(1)), end - low, m);
         sum = ts_div(sum, ts_clamp_min(count, 1));
     }
-    ts_tensor *found = ts_as_strided(sum, m.sizes, of.strides, m.ndim, of.offset);
+    ts_tensor *found = ts_as_strided(sum, m.sizes, arg.strides, m.ndim, arg.offset);
     return ts_rule_give(b, 0, ts_contiguous(found));
 }
 const ts_vjp ts_vjp_as_strided = {.rule = as_strided, .saves = {[0] = READS_X}};

@@ -12,7 +12,7 @@
 typedef struct compare_unet {
     ts_module *model;
     ts_optimizer *optimizer;
-    ts_tensor *images, *classes; // (B, 3, H, W), (B, H, W)
+    ts_tensor *images, *classes; // (B, 3, S, S) f32, (B, S, S) i64
     bool half;                   // the forward runs under autocast to bf16
     compare_steps training, inference;
 } compare_unet;
@@ -68,8 +68,8 @@ static ts_status set_parameters(ts_module *model, const float *const *values)
 }
 
 /**
- * Makes a U-Net with its data; NULL after an error. The first training makes the optimizer, whose
- * state is allocated with it; PyTorch's is allocated by the first step.
+ * Makes a U-Net with its data; NULL after an error. The first call that trains makes the optimizer
+ * and its state; PyTorch allocates the state in the first step.
  * @param dims     batch B, side S, channels of the first level, classes; 1 for autocast, else 0
  * @param values   one f32 array per parameter, in the order of ts_module_parameters()
  * @param images   (B, S, S, 3)
@@ -108,7 +108,7 @@ void compare_unet_free(compare_unet *u)
     free(u);
 }
 
-/** Compiles both steps. */
+/** Compiles both steps. Returns 0, or 1 after an error. */
 int compare_unet_compile(compare_unet *u, bool graph, bool replay)
 {
     return compare_steps_compile(&u->training, "U-Net, training", graph, replay, 0) ||

@@ -229,9 +229,8 @@ ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts)
 
 static void release_held(ts_tensor **t) { ts_release(*t); }
 
-/** Releases a child's result when the next child has returned, also if an exception ends the
- *  forward. The function holds the result itself, because a child may return a tensor of a scope
- *  around it. */
+/** Holds a reference to a child's result until the next child has returned, because the result may
+ *  belong to an outer scope. `cleanup` releases the reference if an exception ends the forward. */
 static ts_tensor *sequential_forward(ts_module *m, ts_tensor *x)
 {
     ts_tensor *y __attribute__((cleanup(release_held))) = NULL;

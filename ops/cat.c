@@ -1,4 +1,4 @@
-/** @file cat.c  Joining tensors along a dim. plan->dim is the dim. */
+/** @file cat.c  Shape rules of cat and stack. plan->dim is the dim along which they join. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
@@ -9,8 +9,8 @@
 /** An empty 1-dim tensor is ignored, as in PyTorch. */
 static bool skipped(const ts_tensor *t) { return t->ndim == 1 && t->sizes[0] == 0; }
 
-/** Common checks of cat and stack. skip: skipped() members do not determine the sizes. *like: the
- * first member that does; *dtype: the promoted dtype of all members. */
+/** Common checks of cat and stack. *like: the member with the expected sizes, which is the first,
+ * or with `skip` the first that is not skipped(). *dtype: the promoted dtype of all members. */
 static ts_status check_members(ts_frame *f, bool skip, const ts_tensor **like, ts_dtype *dtype)
 {
     const ts_value *v = &f->args[0];
@@ -55,8 +55,8 @@ ts_status ts_infer_cat(ts_frame *f)
     f->plan->compute = dtype;
     f->plan->dim = dim;
     ts_plan_result(f->plan, 0, sizes, like->ndim, dtype, like->storage->device);
-    /* channels-last if all members are, as in PyTorch, which does so for 4 and 5 dims only: results
-     * of convolutions over one dim are channels-last here */
+    /* Channels-last if all members are. PyTorch does so for 4 and 5 dims only; here results of
+     * convolutions over one dim, which have 3 dims, can be channels-last too. */
     bool last = like->ndim >= 3;
     for (uint32_t i = 0; i < v->count && last; i++)
         last = skipped(v->list[i]) || ts_is_channels_last(v->list[i]);

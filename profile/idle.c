@@ -4,9 +4,9 @@
  * A gap is a time without work on the device; it ends when the next work begins. The host part of
  * a gap lasts until the host calls the function that queues this work; the rest is the delay of the
  * launch. If the work was queued before the gap, the gap is the usual pause between two kernels or
- * a wait for other work. The host part is also divided among the scopes, and in a trace among the
- * layers, in which the host was meanwhile. For this purpose host ticks are converted to the
- * device's clock by the readings of both clocks at the start and at the end of the recording.
+ * a wait for other work. The host part is also divided among the scopes in which the host was
+ * during the gap and, in a trace, among the layers. For this purpose host ticks are converted to
+ * the device's clock by readings of both clocks at the start and at the end of the recording.
  */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
@@ -88,7 +88,7 @@ typedef struct study {
     intervals host;      /* host parts of gaps */
     intervals data;      /* times of the host in scopes "data" */
     intervals allocator; /* times of the host in allocations and frees */
-    double usual_gap;    /* ns between two kernels that are queued in time */
+    double usual_gap;    /* ns between two kernels if the second was queued in time */
 } study;
 
 /** A time of the host, in ns on the device's clock. u->clock is not NULL. */
@@ -130,7 +130,8 @@ static bool is_data(uint32_t scope)
 /** Calls fn for each interval between two changes of scope in the thread that marks steps; without
  *  steps, in the thread of the first mark. If marks were lost, the intervals end at the last mark.
  *  False if fn returned false. Without a clock it does nothing. */
-static bool each_stay(study *u, bool (*fn)(study *u, uint32_t scope, double from, double to))
+static bool each_scope_interval(study *u,
+                                bool (*fn)(study *u, uint32_t scope, double from, double to))
 {
     int64_t lost, n = ts_marks(&lost);
     ts_mark m, last = {0};
@@ -163,7 +164,7 @@ static bool expose_scope(study *u, uint32_t scope, double from, double to)
     return ns <= 0 || expose(u->p, path, false, ns);
 }
 
-/** Host time of a time in an event, which is stored as shifted ticks since its begin. */
+/** The host tick of a time in e, which stores times as shifted ticks since its begin. */
 static double tick_of(const ts_event *e, uint32_t ticks)
 {
     return (double)(e->begin + ((int64_t)ticks << e->shift));
@@ -204,8 +205,8 @@ static bool expose_layers(study *u)
 
 /* --------------------------------------------------------------------------------- gaps ---- */
 
-/** The host's last wait that ended between `from` and `at`; NULL: none. Allocations are no
- *  waits. */
+/** The host's last wait that ended between `from` and `at`; NULL: none. Allocations do not count
+ *  as waits. */
 static const ts_device_wait *last_wait(const ts_device_sums *s, int64_t from, int64_t at)
 {
     int64_t low = 0, high = s->nwaits;
@@ -260,8 +261,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/** Divides each gap from `first` to `last` by cause. If `gaps` is not NULL, only appends to it the
- *  lengths of gaps before work that was queued in time. False if out of memory. */
+/** Divides each gap between `first` and `last` by cause. If `gaps` is not NULL, only appends to it
+ *  the lengths of those gaps whose work was queued before them. False if out of memory. */
 static bool each_gap(study *u, int64_t first, int64_t last, double *gaps, int64_t *ngaps)
 {
     int64_t until = 0;
@@ -286,10 +287,12 @@ static int by_exposure(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-static bool find_usual_gap(study *u, int64_t first, int64_t last)
+/** Sets the usual gap and the median delay of a launch, then divides the idle time between `first`
+ *  and `last`. False if out of memory. */
+static bool divide_idle_time(study *u, int64_t first, int64_t last)
 {
     enum { USUAL = 1500 }; /* ns; upper limit of usual_gap, and its value if no work was queued
-                              before the work before it ended */
+                              before its gap */
     ts_profile *p = u->p;
     int64_t n = 0;
     double *list = ts_sys_alloc((size_t)(u->s->nwork + 1) * sizeof *list);
@@ -311,8 +314,8 @@ static bool find_usual_gap(study *u, int64_t first, int64_t last)
         if (u->s->waits[i].allocates && !append(&u->allocator, (double)u->s->waits[i].begin_ns,
                                                 (double)u->s->waits[i].end_ns))
             return false;
-    bool good = each_stay(u, note_data) && each_gap(u, first, last, NULL, NULL) &&
-                each_stay(u, expose_scope) && expose_layers(u);
+    bool good = each_scope_interval(u, note_data) && each_gap(u, first, last, NULL, NULL) &&
+                each_scope_interval(u, expose_scope) && expose_layers(u);
     if (p->nexposed > 1)
         qsort(p->exposed, (size_t)p->nexposed, sizeof *p->exposed, by_exposure);
     return good;
@@ -321,9 +324,10 @@ static bool find_usual_gap(study *u, int64_t first, int64_t last)
 ts_status ts_device_idle(ts_device_sums *s, ts_profile *p, int64_t first_ns, int64_t last_ns)
 {
     study u = {.p = p, .s = s, .clock = ts_device_times_clock()};
-    bool good = find_usual_gap(&u, first_ns, last_ns);
+    bool good = divide_idle_time(&u, first_ns, last_ns);
     ts_sys_free(u.host.all);
     ts_sys_free(u.data.all);
     ts_sys_free(u.allocator.all);
-    return good ? TS_OK : ts_error_memory("a profile's idle times", s->nwork);
+    return good ? TS_OK : ts_error_memory("a profile's idle times",
+                                            (s->nwork + 1) * (int64_t)sizeof(double));
 }

@@ -171,7 +171,7 @@ static ts_status print_steps(const ts_profile *p, FILE *out)
     return TS_OK;
 }
 
-/** Prints how complete the device times are, or why there are none. */
+/** Prints the device's busy and idle time and how complete they are, or why there are none. */
 static void print_device(const ts_profile *p, FILE *out)
 {
     const ts_device_part *d = &p->device;
@@ -201,7 +201,7 @@ static void print_device(const ts_profile *p, FILE *out)
                 (long long)d->lost_scopes);
 }
 
-/** Sums the times of the rows with ERROR, as a share; *worst: the one with most time, or NULL. */
+/** Percent of the profile's time in rows with ERROR; *worst: the row with most time, or NULL. */
 static double error_share(const ts_profile *p, const ts_entry **worst)
 {
     double sum = 0;
@@ -362,7 +362,8 @@ static void write_csv(const ts_profile *p, FILE *out)
     }
 }
 
-/** A line "program;scope;op;layer ns" per entry. */
+/** Prints a line "program;scope;op;layer;part ns" per entry, with a field per scope of a path. A
+ *  scope, layer or part that the entry lacks is omitted. */
 static void write_folded(const ts_profile *p, FILE *out)
 {
     for (int64_t i = 0; i < p->count; i++) {

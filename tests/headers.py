@@ -18,7 +18,7 @@ def declared(header):
 
 
 def parameters(text):
-    """(type, name) of each parameter; a function's own type is ts_fn."""
+    """(type, name) of each parameter; the type of a function pointer is ts_fn."""
     if text == "void":
         return []
     found = []
@@ -36,7 +36,7 @@ def parameters(text):
 
 
 def structs(headers):
-    """(type, name) of each field of each struct of a header."""
+    """The structs of headers by name: a list with (type, name) of each field."""
     found = {}
     for header in headers:
         for inside, name in re.findall(r"typedef struct \w+ \{([^}]*)\} (ts_\w+);",

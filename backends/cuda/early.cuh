@@ -6,7 +6,7 @@
 
 namespace ts {
 
-/** Lets the next kernel on the stream begin, if it was launched by launch_early(). */
+/** A next kernel of launch_early() may begin after all blocks have called this or ended. */
 __device__ __forceinline__ void begin_next_kernel()
 {
 #if __CUDA_ARCH__ >= 900

@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-/** An op and its fold. norms: the fold also depends on the op's number (fold_of()). */
+/** An op and its fold. mean: the fold multiplies by 1 / count. fold_of() has the folds of norm. */
 static const struct {
     const char *op, *fold;
     bool mean;
@@ -26,7 +26,7 @@ static const struct {
     {"amin", "extreme_fold<T>{turning<ranked_t<T>>(true)}", false},
 };
 
-/** The fold of a reduction; NULL if there is none. */
+/** The fold of a reduction, NULL if there is none; *mean as in folds[]. */
 static const char *fold_of(const ts_frame *f, bool *mean)
 {
     const char *name = ts_op_name(f->op);
@@ -43,8 +43,8 @@ static const char *fold_of(const ts_frame *f, bool *mean)
     return NULL;
 }
 
-/** Splits the sizes of t at the dims in mask: elements before, of, and after them. False if a dim
- *  of several elements between them is not in the mask. */
+/** Numbers of elements before, in and after the dims of t in `mask`. False if these dims have fewer
+ *  than two elements or are not adjacent; dims of size 1 do not count. */
 static bool split(const ts_tensor *t, int64_t mask, int64_t *outer, int64_t *count, int64_t *inner)
 {
     *outer = *count = *inner = 1;
@@ -99,7 +99,7 @@ static bool is_of_results(const ts_cuda_group *g, const ts_tensor *t)
            (ts_numel(t) == 1 || ts_numel(t) == (int64_t)g->division.results);
 }
 
-/** True if t is broadcast to the space, or is contiguous and has its elements. */
+/** True if t is contiguous with as many elements as the space, or is broadcast to it. */
 static bool is_of_space(const ts_cuda_group *g, const ts_tensor *t)
 {
     int shift = ts_ndim(g->space) - ts_ndim(t);

@@ -7,8 +7,8 @@
 
 namespace ts {
 
-/** Bytes of the L2 cache, per architecture: those of GB100 for sm_100 and later, of H100 and H200
- * for sm_90, and of A100 for older GPUs. Other GPUs of sm_80 to sm_89 have 6 to 72 MiB. */
+/** Bytes of the L2 cache, per architecture: of one of the two dies of a B200 for sm_100 and later,
+ * of H100 and H200 for sm_90, of A100 for older GPUs. Others of sm_80 to sm_89 have 2 to 96 MiB. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int64_t l2_bytes = 64 << 20;
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -20,7 +20,7 @@ constexpr int64_t l2_bytes = 40 << 20;
 /**
  * 16-byte loads from a tensor of `bytes` bytes, for kernels that read it once and write a result of
  * the same size. A tensor larger than the L2 cache gets the evict-last hint, which makes such
- * kernels 1 to 4 % faster (docs/decisions.md). A tensor that fits gets evict-first if `drop`, so
+ * kernels up to 4 % faster (docs/decisions.md). A tensor that fits gets evict-first if `drop`, so
  * that the results stay in the cache for the next kernel, else evict-normal.
  */
 struct read_once {

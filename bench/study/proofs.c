@@ -12,40 +12,40 @@ static struct {
     ts_device device;
     ts_tensor *one, *big, *other, *matrix, *product, *sample, *up, *down;
     ts_compiled *fused, *few, *many;
-} of;
+} data;
 
 /* ---------------------------------------------------------------------------- regimes ---- */
 
 static ts_status tiny_calls(void)
 {
     for (int i = 0; i < 20000; i++)
-        TS_TRY(ts_add_(of.one, of.one));
+        TS_TRY(ts_add_(data.one, data.one));
     return TS_OK;
 }
 static ts_status copies(void)
 {
     for (int i = 0; i < 20; i++)
-        TS_TRY(ts_copy_(of.other, of.big));
+        TS_TRY(ts_copy_(data.other, data.big));
     return TS_OK;
 }
 static ts_status additions(void)
 {
     for (int i = 0; i < 20; i++)
-        TS_TRY(ts_add_out(of.other, of.other, of.big));
+        TS_TRY(ts_add_out(data.other, data.other, data.big));
     return TS_OK;
 }
 static ts_status products(void)
 {
     for (int i = 0; i < 20; i++)
-        TS_TRY(ts_mm_out(of.product, of.matrix, of.matrix));
+        TS_TRY(ts_mm_out(data.product, data.matrix, data.matrix));
     return TS_OK;
 }
 static ts_status sleeps(void)
 {
     for (int i = 0; i < 10; i++) {
         usleep(3000);
-        TS_TRY(ts_add_(of.one, of.one));
-        TS_TRY(ts_synchronize(of.device));
+        TS_TRY(ts_add_(data.one, data.one));
+        TS_TRY(ts_synchronize(data.device));
     }
     return TS_OK;
 }
@@ -64,12 +64,12 @@ static ts_status repeat(ts_compiled *c)
     for (int i = 0; i < 20; i++) {
         TS_SCOPE;
         ts_tensor *y;
-        TS_TRY(ts_compiled_call(c, &of.big, 1, &y, 1));
+        TS_TRY(ts_compiled_call(c, &data.big, 1, &y, 1));
     }
     return TS_OK;
 }
-static ts_status few_multiplications(void) { return repeat(of.few); }
-static ts_status many_multiplications(void) { return repeat(of.many); }
+static ts_status few_multiplications(void) { return repeat(data.few); }
+static ts_status many_multiplications(void) { return repeat(data.many); }
 
 /** Runs a batch of one through 16 linear layers, 8 times `up` and `down`. It loads all weights for
  *  few FLOPs. */
@@ -78,7 +78,7 @@ static ts_status infer(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, 
     (void)ctx, (void)n, (void)m;
     ts_tensor *x = in[0];
     for (int i = 0; i < 8; i++)
-        TS_TRY(x = ts_linear(ts_relu(ts_linear(x, of.up, TS_NONE)), of.down, TS_NONE));
+        TS_TRY(x = ts_linear(ts_relu(ts_linear(x, data.up, TS_NONE)), data.down, TS_NONE));
     *out = x;
     return TS_OK;
 }
@@ -87,7 +87,7 @@ static ts_status single_samples(void)
     for (int i = 0; i < 20; i++) {
         TS_SCOPE;
         ts_tensor *y;
-        TS_TRY(ts_compiled_call(of.fused, &of.sample, 1, &y, 1));
+        TS_TRY(ts_compiled_call(data.fused, &data.sample, 1, &y, 1));
     }
     return TS_OK;
 }
@@ -142,18 +142,18 @@ ts_status study_regimes(study *s)
     const ts_dtype half = s->gpu ? TS_BF16 : TS_F32;
     bool wrong = false;
     TS_NO_GRAD;
-    of.device = s->device;
-    of.one = study_normal(s, TS_SIZES(1), TS_F32);
-    of.big = study_normal(s, TS_SIZES(n), TS_F32);
-    of.other = study_normal(s, TS_SIZES(n), TS_F32);
-    of.matrix = study_normal(s, TS_SIZES(size, size), half);
-    of.product = study_normal(s, TS_SIZES(size, size), half);
-    of.sample = study_normal(s, TS_SIZES(1, width), half);
-    of.up = study_normal(s, TS_SIZES(width, width), half);
-    TS_TRY(of.down = study_normal(s, TS_SIZES(width, width), half));
-    TS_TRY(of.few = ts_compile(multiply, &few, NULL));
-    TS_TRY(of.many = ts_compile(multiply, &many, NULL));
-    TS_TRY(of.fused = ts_compile(infer, NULL, TS_OPTS(ts_compile_opts, .graph = s->gpu)));
+    data.device = s->device;
+    data.one = study_normal(s, TS_SIZES(1), TS_F32);
+    data.big = study_normal(s, TS_SIZES(n), TS_F32);
+    data.other = study_normal(s, TS_SIZES(n), TS_F32);
+    data.matrix = study_normal(s, TS_SIZES(size, size), half);
+    data.product = study_normal(s, TS_SIZES(size, size), half);
+    data.sample = study_normal(s, TS_SIZES(1, width), half);
+    data.up = study_normal(s, TS_SIZES(width, width), half);
+    TS_TRY(data.down = study_normal(s, TS_SIZES(width, width), half));
+    TS_TRY(data.few = ts_compile(multiply, &few, NULL));
+    TS_TRY(data.many = ts_compile(multiply, &many, NULL));
+    TS_TRY(data.fused = ts_compile(infer, NULL, TS_OPTS(ts_compile_opts, .graph = s->gpu)));
     const struct {
         const char *name, *expected;
         ts_status (*run)(void);
@@ -173,10 +173,10 @@ ts_status study_regimes(study *s)
     for (int i = 0; i < (int)(sizeof programs / sizeof *programs) && status == TS_OK; i++)
         if (programs[i].anywhere || s->gpu) /* a fused group has no row on the CPU */
             status = check(s, programs[i].name, programs[i].expected, programs[i].run, &wrong);
-    ts_compiled_free(of.few);
-    ts_compiled_free(of.many);
-    ts_compiled_free(of.fused);
+    ts_compiled_free(data.few);
+    ts_compiled_free(data.many);
+    ts_compiled_free(data.fused);
     TS_TRY(status);
-    return wrong ? ts_error_set(TS_ERR_VALUE, "study: a program got another verdict than expected")
+    return wrong ? ts_error_set(TS_ERR_VALUE, "study: a verdict differs from the expected one")
                  : TS_OK;
 }

@@ -88,7 +88,7 @@ static void ref_layer_norm_backward(ts_ref *r)
 }
 
 /** Results for rows of equal elements: 0, exactly their value as mean, and 1 / sqrt(eps). Argument
- * `at` is the number of normalized dims. */
+ * `at` is the number of normalised dims. */
 static void equal_rows(ts_ref *r, const double *values, int at)
 {
     const ts_ref_arg *x = &r->a[0];

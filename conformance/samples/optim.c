@@ -15,15 +15,17 @@ static double *written(ts_ref *r, int list, int q, int k)
     return y;
 }
 
-/** True if the step is skipped: argument `guard` is the flag `found`. Adds the skipped step to the
- * counts `skipped`, argument guard + 1, which are the q-th written list. */
+/** True if the step is skipped: argument `guard`, the flag `found`, is not 0. Adds 1 or 0 to the
+ * counts of skipped steps: argument guard + 1, the written list number q. */
 static bool is_skipped(ts_ref *r, int guard, int q)
 {
-    bool out = r->a[guard].tag == TS_TAG_TENSOR && r->a[guard].x[0] != 0;
+    bool skip = r->a[guard].tag == TS_TAG_TENSOR && r->a[guard].x[0] != 0;
     for (int k = 0; k < r->a[guard + 1].count; k++)
-        *written(r, guard + 1, q, k) += out;
-    return out;
+        *written(r, guard + 1, q, k) += skip;
+    return skip;
 }
+/** The number of updates of member k, this one included, without skipped ones. steps, skipped:
+ * indices of the arguments. */
 static double step_of(const ts_ref *r, int steps, int skipped, int k)
 {
     return (double)r->a[steps].sizes[k] - (r->a[skipped].count ? r->a[skipped].list[k].x[0] : 0);
@@ -33,12 +35,12 @@ static double grad_scale(const ts_ref_arg *a) { return a->tag == TS_TAG_TENSOR ?
 
 static void ref_adamw(ts_ref *r)
 {
-    bool out = is_skipped(r, 11, 3);
+    bool skip = is_skipped(r, 11, 3);
     double lr = r->a[5].d, beta1 = r->a[6].d, beta2 = r->a[7].d, eps = r->a[8].d, decay = r->a[9].d;
     for (int k = 0; k < r->a[0].count; k++) {
         double *p = written(r, 0, 0, k), *m = written(r, 2, 1, k), *v = written(r, 3, 2, k);
         double t = step_of(r, 4, 12, k);
-        for (int64_t i = 0; i < r->a[0].list[k].numel && !out; i++) {
+        for (int64_t i = 0; i < r->a[0].list[k].numel && !skip; i++) {
             double g =
                 grad_scale(&r->a[13]) * r->a[1].list[k].x[i] + (r->a[10].i ? 0 : decay * p[i]);
             p[i] *= r->a[10].i ? 1 - lr * decay : 1;
@@ -52,10 +54,10 @@ static void ref_adamw(ts_ref *r)
 static void ref_sgd(ts_ref *r)
 {
     double lr = r->a[4].d, momentum = r->a[5].d, dampening = r->a[6].d, decay = r->a[7].d;
-    bool out = is_skipped(r, 9, r->a[2].count ? 2 : 1);
+    bool skip = is_skipped(r, 9, r->a[2].count ? 2 : 1);
     for (int k = 0; k < r->a[0].count; k++) {
         double *p = written(r, 0, 0, k), *b = r->a[2].count ? written(r, 2, 1, k) : NULL;
-        for (int64_t i = 0; i < r->a[0].list[k].numel && !out; i++) {
+        for (int64_t i = 0; i < r->a[0].list[k].numel && !skip; i++) {
             double g = grad_scale(&r->a[11]) * r->a[1].list[k].x[i] + decay * p[i];
             if (b) {
                 b[i] = step_of(r, 3, 10, k) == 1 ? g : momentum * b[i] + (1 - dampening) * g;
@@ -90,7 +92,7 @@ static double number(const ts_ref_arg *a) { return a->tag == TS_TAG_TENSOR ? a->
 static void ref_scale(ts_ref *r) { times(r, number(&r->a[1])); }
 static void ref_clip_norm(ts_ref *r) { times(r, fmin(1, r->a[2].d / (number(&r->a[1]) + 1e-6))); }
 
-/** The results come before the written tensors. */
+/** Result 0 is the flag `found`; the written tensors follow. */
 static void ref_unscale(ts_ref *r)
 {
     double *found = ref_ret(r, 0, NULL, 0), factor = number(&r->a[1]);
@@ -148,11 +150,11 @@ static const ts_sample samples[] = {
      {PAIR, PAIR, PAIR, SQUARES_F32, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
       FLOAT(0.1), BOOL(true), UNGUARDED, ABSENT},
      ref_adamw, .dtypes = DT_HALVES, .c = 16, .scale = 4, .no_expand = true},
-    {"adamw", "averages of two dtypes, left out",
+    {"adamw", "averages of two dtypes, skipped",
      {PAIR, PAIR, PAIR, SQUARES_F32, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
       FLOAT(0.1), BOOL(true), GUARDED(1), ABSENT},
      ref_adamw, .dtypes = DT_HALVES, .no_expand = true},
-    {"adamw", "guarded, taken",
+    {"adamw", "guarded, not skipped",
      {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
       FLOAT(0.1), BOOL(true), GUARDED(0), ABSENT},
      ref_adamw, .c = 16, .scale = 4, .no_expand = true,
@@ -160,7 +162,7 @@ static const ts_sample samples[] = {
              {11, T_OF(TS_I64), TS_ERR_DTYPE, "f32"},
              {12, LIST(NUMBER(0, 0)), TS_ERR_VALUE, "expected 2 tensors, got 1"},
              {11, ABSENT, TS_ERR_VALUE, "expected 0 tensors"}}},
-    {"adamw", "guarded, left out",
+    {"adamw", "guarded, skipped",
      {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
       FLOAT(0.1), BOOL(true), GUARDED(1), ABSENT},
      ref_adamw, .no_expand = true},
@@ -186,12 +188,12 @@ static const ts_sample samples[] = {
       FLOAT(0.1), BOOL(true), UNGUARDED,
       FACTOR(0.2, 0.4)},
      ref_adamw, .dtypes = TS_DT(TS_F32), .c = 16, .scale = 4, .no_expand = true},
-    {"adamw", "scaled, guarded, taken",
+    {"adamw", "scaled, guarded, not skipped",
      {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
       FLOAT(0.1), BOOL(true), GUARDED(0),
       FACTOR(0.2, 0.4)},
      ref_adamw, .c = 16, .scale = 4, .no_expand = true},
-    {"adamw", "scaled, guarded, left out",
+    {"adamw", "scaled, guarded, skipped",
      {PAIR, PAIR, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
       FLOAT(0.1), BOOL(true), GUARDED(1),
       FACTOR(0.2, 0.4)},
@@ -217,7 +219,7 @@ static const ts_sample samples[] = {
     {"sgd", "guarded, first", {PAIR, PAIR, PAIR, INTS(2, 4), FLOAT(0.1), FLOAT(0.9), FLOAT(0),
                                FLOAT(0.1), BOOL(true), GUARDED(0), ABSENT},
      ref_sgd, .c = 8, .scale = 1, .no_expand = true},
-    {"sgd", "guarded, left out",
+    {"sgd", "guarded, skipped",
      {PAIR, PAIR, {.tag = TS_TAG_TENSORS}, INTS(2, 4), FLOAT(0.1), FLOAT(0), FLOAT(0), FLOAT(0.1),
       BOOL(false), GUARDED(1), ABSENT},
      ref_sgd, .no_expand = true},
@@ -262,7 +264,7 @@ static const ts_sample samples[] = {
     {"clip_norm", "clipped", {PAIR, T_UNIFORM(4, 5), FLOAT(1)}, ref_clip_norm, .c = 2,
      .no_expand = true,
      .bad = {{2, FLOAT(-1), TS_ERR_VALUE, "at least 0"}}},
-    {"clip_norm", "left alone", {PAIR, T_UNIFORM(0.5, 0.9), FLOAT(1)}, ref_clip_norm,
+    {"clip_norm", "below the limit", {PAIR, T_UNIFORM(0.5, 0.9), FLOAT(1)}, ref_clip_norm,
      .no_expand = true},
 };
 TS_SAMPLES(optim, samples)

@@ -29,7 +29,7 @@ TS_TEST(memory_is_not_reused_before_the_work_on_it_is_done, .threads = true, MOC
     }
     gate(NULL, false);
     ck_assert_double_eq(first(y), 9);
-    /* a block that is used on another stream than the one it was allocated for */
+    /* a block that is used on a stream other than that of its allocation */
     ts_stream *s;
     OK(ts_stream_new(device, &s));
     ts_tensor *a = ts_retain(full_there(5));
@@ -48,7 +48,7 @@ TS_TEST(memory_is_not_reused_before_the_work_on_it_is_done, .threads = true, MOC
     ck_assert_ptr_null(ts_stream_current(device));
 }
 
-TS_TEST(an_event_orders_streams_that_are_otherwise_free_of_each_other, .threads = true, MOCK)
+TS_TEST(an_event_orders_streams_that_are_otherwise_independent, .threads = true, MOCK)
 {
     TS_SCOPE;
     ts_stream *s;
@@ -186,13 +186,13 @@ static bool multiply_on_stream(int number, void *streams)
 
 TS_TEST(threads_work_on_streams_of_their_own, .threads = true, MOCK)
 {
-    ts_stream *of[3];
+    ts_stream *streams[3];
     for (int i = 0; i < 3; i++)
-        OK(ts_stream_new(device, &of[i]));
-    ck_assert_int_eq(ts_together(3, multiply_on_stream, of), 3);
+        OK(ts_stream_new(device, &streams[i]));
+    ck_assert_int_eq(ts_together(3, multiply_on_stream, streams), 3);
     ck_assert_ptr_null(ts_stream_current(device));
     for (int i = 0; i < 3; i++)
-        ts_stream_free(device, of[i]);
+        ts_stream_free(device, streams[i]);
 }
 
 TS_TEST(asynchronous_kernels_and_round_trips_mix_in_one_training, .threads = true, MOCK)

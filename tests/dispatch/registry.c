@@ -233,7 +233,7 @@ TS_TEST(kernels_may_be_registered_and_removed_without_end)
     ck_assert_int_le(heap_bytes(), before);
 }
 
-TS_TEST(a_kernel_that_is_registered_again_costs_nothing)
+TS_TEST(registering_a_kernel_again_uses_no_more_memory)
 {
     int64_t before = 0;
     for (int i = 0; i < 400; i++) {

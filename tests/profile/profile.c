@@ -239,7 +239,7 @@ TS_TEST(calls_with_shapes_beyond_the_limit_are_counted)
     ts_profile_free(p);
 }
 
-/** Enters `scopes` scopes, each with two calls, inside of another. */
+/** Enters `scopes` scopes inside "around", each with two calls in a scope "inside". */
 static void call_in_scopes(int scopes)
 {
     char name[32];

@@ -11,7 +11,7 @@
 #include "tests/dispatch/common.h"
 #include "tests/profile/take.h"
 
-/** A call of a trace by its op. */
+/** The first call of `op` in a trace, from call `from` on. */
 static const ts_call_event *find_event(const ts_profile *p, const char *op, int from)
 {
     for (int64_t i = from; i < p->nevents; i++)
@@ -20,7 +20,7 @@ static const ts_call_event *find_event(const ts_profile *p, const char *op, int 
     ck_abort_msg("no %s at or after call %d of %lld", op, from, (long long)p->nevents);
 }
 
-/** A page of events that a call touches first would make the call seem slow. */
+/** A page fault in the buffer of events would add to the time of a call. */
 TS_TEST(pages_of_a_trace_are_touched_before_calls_use_them)
 {
     BEGIN;
@@ -115,7 +115,7 @@ TS_TEST(calls_beyond_the_cap_are_counted_as_lost, .threads = true)
     ts_profile_free(p);
 }
 
-/** In thread number *arg: *arg % 7 + 1 calls of exp, of one of 3 sizes. */
+/** Thread number *arg makes *arg % 7 + 1 calls of exp on *arg % 3 + 1 elements. */
 static void *trace_few(void *arg)
 {
     TS_SCOPE;
@@ -126,7 +126,7 @@ static void *trace_few(void *arg)
     return NULL;
 }
 
-/** A trace has room for the calls of many short threads, each under its own number. */
+/** A trace has room for the calls of many short-lived threads, each with its own number. */
 TS_TEST(a_trace_keeps_the_calls_of_ended_threads, .threads = true, .loop = 2)
 {
     BEGIN;

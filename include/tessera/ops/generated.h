@@ -1469,10 +1469,10 @@ TS_API ts_tensor *ts_kl_div_backward(ts_tensor *grad, ts_tensor *self, ts_tensor
 /*
  * Batch norm and group norm of (N, C, ...), contiguous or channels-last, in f64, f32, bf16 or f16;
  * the result has self's layout. bf16 and f16 are computed in f32 and rounded once; their means and
- * variances are f32, and weight and bias may be f32. Variances of n elements are divided by n.
- * Weight and bias have size C; TS_NONE leaves one out. Errors: TS_ERR_SHAPE (fewer than two dims,
- * wrong sizes, one element per channel in training), TS_ERR_DTYPE, TS_ERR_VALUE (groups,
- * eps, momentum), TS_ERR_DEVICE, TS_ERR_MEMORY.
+ * variances are f32, and weight and bias may be f32. Variances divide by the number n of elements,
+ * running variances by n - 1. Weight and bias have size C; TS_NONE omits either. Errors:
+ * TS_ERR_SHAPE (fewer than two dims, wrong sizes, one element per channel in training),
+ * TS_ERR_DTYPE, TS_ERR_VALUE (groups, eps, momentum), TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
 /**
@@ -1542,7 +1542,7 @@ TS_API ts_tensor *ts_adaptive_max_pool(ts_tensor *self, const int64_t *sizes, in
 /* ------------------------------------------------------------------------------ resample ---- */
 /*
  * Average pooling, padding and resizing: each element of the result is a weighted sum of a few
- * elements of the last 1 to 3 dims. Options are in ops/resample.h and ops/pool.h. The result is
+ * elements of the last dims. Options are in ops/resample.h and ops/pool.h. The result is
  * channels-last if self is dense and channels-last.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_VALUE, TS_ERR_MEMORY.
  */
