@@ -37,7 +37,7 @@ import tally  # noqa: E402
 
 BUILD, SOURCE, OP_SAMPLES = map(os.path.abspath, sys.argv[1:4])
 del sys.argv[1:]
-BLOCK = re.compile(r"<!-- (\S+), (before|after) (.*?) -->\n```c\n(.*?)```", re.S)
+BLOCK = re.compile(r"<!-- (\S+), (before|after) (.*?) -->\n```(?:c|text)\n(.*?)```", re.S)
 MARKED = re.compile(r"<!-- (from (\S+)|program(?: [A-Z_]+=\S+)?|output) -->\n"
                     r"```(?:c|text)\n(.*?)```", re.S)
 CODE = re.compile(r"<!-- code(?: in (\(.*?\)))? -->\n```c\n(.*?)```", re.S)
@@ -46,8 +46,8 @@ IN_PYTHON = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 PYTHON = {"docs/from-nanogpt.md": {"path": __file__, "steps": 1},
           "docs/save-and-load.md": {"model": None}}
 COLUMN = re.compile(r"\| `(examples/\S+)` \|\n\|.*\n((?:\|.*\n)*)")  # a column whose head is a file
-COPIED = ("autograd", "backends", "conformance", "core", "dispatch", "docs", "include", "layers",
-          "ops", "tests/ops", "tools", "init.h")
+COPIED = ("autograd", "backends", "bench/peers", "compile", "conformance", "core", "dispatch",
+          "docs", "include", "layers", "ops", "tests", "tools", "tracing", "init.h")
 
 
 def read(path):
@@ -98,11 +98,19 @@ class AddAnOp(unittest.TestCase):
                 path = os.path.join(SOURCE, name)
                 copy = shutil.copytree if os.path.isdir(path) else shutil.copy
                 copy(path, os.path.join(folder, name))
-            touched = set()
+            lines = {"logaddexp": {}, "softsign": {}}  # per operator and file
             for file, place, text, block in page():
                 insert(os.path.join(folder, file), place, text, block)
-                touched.add(file)
-            self.assertEqual(len(touched), 6, touched)
+                of = lines["softsign" if "softsign" in block else "logaddexp"]
+                of[file] = of.get(file, 0) + block.count("\n")
+            for name, of in lines.items():
+                said = f"`{name}`: {sum(of.values())} lines in {len(of)} files"
+                self.assertTrue(said in read("docs/add-an-op.md"), said)
+            touched = {file for of in lines.values() for file in of}
+            for file in touched:
+                if file.endswith(".py"):
+                    with open(os.path.join(folder, file), encoding="utf-8") as python:
+                        ast.parse(python.read(), file)
             subprocess.run([os.path.join(folder, "tools/make-ops"), "--root", folder], check=True,
                            stdout=subprocess.DEVNULL)
             self.compile(folder, touched | {"ops/table.c", "ops/generated.c", "autograd/rules.c"})
@@ -297,7 +305,7 @@ class PythonColumns(unittest.TestCase):
 
 NAME = re.compile(r"\b(?:ts|TS)_\w+")
 FILE = re.compile(r"(?<![\w./~$*-])(?:[\w-]+/)*[\w-]+\.(?:c|h|cu|cuh|def|py|sed|tsv)\b")
-MADE = {"ts_logaddexp",  # added by add-an-op.md to a copy of the tree
+MADE = {"ts_logaddexp", "ts_softsign", "ts_softsign_", "ts_softsign_out",  # of add-an-op.md
         "share/gdb/auto-load/tessera-gdb.py"}  # installed
 
 
