@@ -344,6 +344,18 @@ class Names(unittest.TestCase):
         self.assertEqual(absent(text, {"ts_add", "TS_INIT_X"}, set()), {"ts_sub_", "ops/no.c"})
 
 
+class Links(unittest.TestCase):
+    def test_links_of_the_pages_lead_to_files_of_the_repository(self):
+        count = 0
+        for path in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", *pages()]:
+            text = re.sub(r"(?s)```.*?```|`[^`\n]*`", "", read(path))
+            for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+                target = os.path.join(SOURCE, os.path.dirname(path), link)
+                self.assertTrue(os.path.exists(target), f"{path}: nothing is at {link}")
+                count += 1
+        self.assertGreater(count, 300)
+
+
 class Data(unittest.TestCase):
     def test_the_samples_are_those_of_the_table(self):
         made = subprocess.run([OP_SAMPLES], check=True, text=True, stdout=subprocess.PIPE).stdout
