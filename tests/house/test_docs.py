@@ -243,6 +243,12 @@ class Programs(unittest.TestCase):
                                "-Wno-unused-parameter", "-Wno-missing-prototypes")
         self.assertGreater(count, 15)
 
+    def test_each_block_of_c_is_tested(self):
+        kind = r"^<!-- (code|program|from |\S+, (before|after) ).*-->$"
+        for path in pages():
+            for number, line in enumerate(re.findall(r"(.*)\n```c\n", read(path))):
+                self.assertRegex(line, kind, f"{path}: block {number} has no kind")
+
     def run_rows(self, name, rows):
         """Compiles and runs cells of code, [(line, code, error or "")], with cheat_sheet.c."""
         functions, listed = [], []
