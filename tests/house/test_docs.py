@@ -20,6 +20,7 @@ page are one program: it compiles, has no undefined name, and runs where torch c
 """
 import ast
 import builtins
+import fnmatch
 import glob
 import importlib.util
 import json
@@ -360,6 +361,17 @@ class Links(unittest.TestCase):
                 self.assertTrue(os.path.exists(target), f"{path}: nothing is at {link}")
                 count += 1
         self.assertGreater(count, 200)
+
+
+class Map(unittest.TestCase):
+    def test_the_page_names_each_file_of_the_cuda_backend_once(self):
+        section = read("docs/cuda.md").split("## Source files\n")[1].split("\n## ")[0]
+        cells = " ".join(re.findall(r"^\|([^|]*)\|", section, re.M))
+        spans = re.findall(r"`([^`]+)`", cells)
+        for name in sorted(os.listdir(os.path.join(SOURCE, "backends/cuda"))):
+            if name not in ("lean", "meson.build"):
+                found = [span for span in spans if fnmatch.fnmatch(name, span)]
+                self.assertEqual(len(found), 1, f"{name}: {found}")
 
 
 class Data(unittest.TestCase):
