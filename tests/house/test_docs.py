@@ -20,6 +20,7 @@ page are one program: it compiles, has no undefined name, and runs where torch c
 """
 import ast
 import builtins
+import fnmatch
 import glob
 import importlib.util
 import json
@@ -37,7 +38,7 @@ import tally  # noqa: E402
 
 BUILD, SOURCE, OP_SAMPLES = map(os.path.abspath, sys.argv[1:4])
 del sys.argv[1:]
-BLOCK = re.compile(r"<!-- (\S+), (before|after) (.*?) -->\n```c\n(.*?)```", re.S)
+BLOCK = re.compile(r"<!-- (\S+), (before|after) (.*?) -->\n```(?:c|text)\n(.*?)```", re.S)
 MARKED = re.compile(r"<!-- (from (\S+)|program(?: [A-Z_]+=\S+)?|output) -->\n"
                     r"```(?:c|text)\n(.*?)```", re.S)
 CODE = re.compile(r"<!-- code(?: in (\(.*?\)))? -->\n```c\n(.*?)```", re.S)
@@ -46,8 +47,8 @@ IN_PYTHON = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 PYTHON = {"docs/from-nanogpt.md": {"path": __file__, "steps": 1},
           "docs/save-and-load.md": {"model": None}}
 COLUMN = re.compile(r"\| `(examples/\S+)` \|\n\|.*\n((?:\|.*\n)*)")  # a column whose head is a file
-COPIED = ("autograd", "backends", "conformance", "core", "dispatch", "docs", "include", "layers",
-          "ops", "tests/ops", "tools", "init.h")
+COPIED = ("autograd", "backends", "bench/peers", "compile", "conformance", "core", "dispatch",
+          "docs", "include", "layers", "ops", "tests", "tools", "tracing", "init.h")
 
 
 def read(path):
@@ -98,11 +99,19 @@ class AddAnOp(unittest.TestCase):
                 path = os.path.join(SOURCE, name)
                 copy = shutil.copytree if os.path.isdir(path) else shutil.copy
                 copy(path, os.path.join(folder, name))
-            touched = set()
+            lines = {"logaddexp": {}, "softsign": {}}  # per operator and file
             for file, place, text, block in page():
                 insert(os.path.join(folder, file), place, text, block)
-                touched.add(file)
-            self.assertEqual(len(touched), 6, touched)
+                of = lines["softsign" if "softsign" in block else "logaddexp"]
+                of[file] = of.get(file, 0) + block.count("\n")
+            for name, of in lines.items():
+                said = f"`{name}`: {sum(of.values())} lines in {len(of)} files"
+                self.assertTrue(said in read("docs/add-an-op.md"), said)
+            touched = {file for of in lines.values() for file in of}
+            for file in touched:
+                if file.endswith(".py"):
+                    with open(os.path.join(folder, file), encoding="utf-8") as python:
+                        ast.parse(python.read(), file)
             subprocess.run([os.path.join(folder, "tools/make-ops"), "--root", folder], check=True,
                            stdout=subprocess.DEVNULL)
             self.compile(folder, touched | {"ops/table.c", "ops/generated.c", "autograd/rules.c"})
@@ -235,6 +244,12 @@ class Programs(unittest.TestCase):
                                "-Wno-unused-parameter", "-Wno-missing-prototypes")
         self.assertGreater(count, 15)
 
+    def test_each_block_of_c_is_tested(self):
+        kind = r"^<!-- (code|program|from |\S+, (before|after) ).*-->$"
+        for path in pages():
+            for number, line in enumerate(re.findall(r"(.*)\n```c\n", read(path))):
+                self.assertRegex(line, kind, f"{path}: block {number} has no kind")
+
     def run_rows(self, name, rows):
         """Compiles and runs cells of code, [(line, code, error or "")], with cheat_sheet.c."""
         functions, listed = [], []
@@ -297,7 +312,7 @@ class PythonColumns(unittest.TestCase):
 
 NAME = re.compile(r"\b(?:ts|TS)_\w+")
 FILE = re.compile(r"(?<![\w./~$*-])(?:[\w-]+/)*[\w-]+\.(?:c|h|cu|cuh|def|py|sed|tsv)\b")
-MADE = {"ts_logaddexp",  # added by add-an-op.md to a copy of the tree
+MADE = {"ts_logaddexp", "ts_softsign", "ts_softsign_", "ts_softsign_out",  # of add-an-op.md
         "share/gdb/auto-load/tessera-gdb.py"}  # installed
 
 
@@ -334,6 +349,29 @@ class Names(unittest.TestCase):
     def test_an_absent_name_is_found(self):
         text = "`ts_add(x)` calls `ts_sub_(x)` of `ops/no.c` and `TS_INIT_...`, not `$HOME/a.h`."
         self.assertEqual(absent(text, {"ts_add", "TS_INIT_X"}, set()), {"ts_sub_", "ops/no.c"})
+
+
+class Links(unittest.TestCase):
+    def test_links_of_the_pages_lead_to_files_of_the_repository(self):
+        count = 0
+        for path in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", *pages()]:
+            text = re.sub(r"(?s)```.*?```|`[^`\n]*`", "", read(path))
+            for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+                target = os.path.join(SOURCE, os.path.dirname(path), link)
+                self.assertTrue(os.path.exists(target), f"{path}: nothing is at {link}")
+                count += 1
+        self.assertGreater(count, 200)
+
+
+class Map(unittest.TestCase):
+    def test_the_page_names_each_file_of_the_cuda_backend_once(self):
+        section = read("docs/cuda.md").split("## Source files\n")[1].split("\n## ")[0]
+        cells = " ".join(re.findall(r"^\|([^|]*)\|", section, re.M))
+        spans = re.findall(r"`([^`]+)`", cells)
+        for name in sorted(os.listdir(os.path.join(SOURCE, "backends/cuda"))):
+            if name not in ("lean", "meson.build"):
+                found = [span for span in spans if fnmatch.fnmatch(name, span)]
+                self.assertEqual(len(found), 1, f"{name}: {found}")
 
 
 class Data(unittest.TestCase):

@@ -50,6 +50,21 @@ class Rooms(ToolCase):
         self.refused("README.md", "\n## A reading path\nabout 2 lines: `core/tensor.h`",
                      "has 1 lines, not about 2 lines")
 
+    def test_the_sizes_beside_the_reading_path_are_checked(self):
+        self.write("core/large.c", "\n" * 600)
+        self.write("tests/large.c", "\n" * 400)
+        lines = [int(size) for size in re.findall(
+            r"^(?:tests|all) +\d+ +(\d+)", self.run_tool("rooms", self.folder)[1], re.M)]
+        whole, outside = lines[1], lines[1] - lines[0]
+        said = "\n## A reading path\nabout {} lines of code, {} of them outside `tests/`"
+        self.write("README.md", said.format(f"{whole:,}", outside))
+        status, output = self.run_tool("rooms", self.folder)
+        self.assertEqual(status, 0, output)
+        self.refused("README.md", said.format(whole + 100, outside),
+                     f"the repository has {whole} lines, not {whole + 100}")
+        self.refused("README.md", said.format(whole, outside - 100),
+                     f"the code outside tests/ has {outside} lines, not {outside - 100}")
+
     def test_upward_includes_are_refused(self):
         self.refused("core/bad.c", '\n#include "ops/op.h"\n',
                      "core/bad.c:2: core may not include ops")
