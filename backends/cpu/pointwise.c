@@ -179,9 +179,10 @@ static int64_t power_of_int(int64_t a, int64_t e)
 }
 /* not inlined, because the code is large */
 static __attribute__((noinline)) vf power_of_f32(vf a, vf b) { return vf_pow(a, b); }
+static __attribute__((noinline)) vd power_of_f64(vd a, vd b) { return vd_pow(a, b); }
 
 TS_LOOP2(vf, pow_f32, power_of_f32(a, b))
-TS_SCALAR_LOOP2(double, double, pow_f64, pow(a, b))
+TS_LOOP2(vd, pow_f64, power_of_f64(a, b))
 INTS(pow, power_of_int(a, b), (int32_t)power_of_int(a, b), (uint8_t)power_of_int(a, b))
 
 /* exponents that have cheaper and more exact forms */
