@@ -262,18 +262,25 @@ static void multiply_tiles(const ts_gemm *g, ts_dtype dtype, int64_t count, int6
                     &r);
 }
 
+/** Computes a product of which one operand is a vector, on several threads; otherwise returns
+ * false. */
+static bool run_as_matvec(const ts_gemm *g, ts_dtype dtype)
+{
+    matvec v;
+    ts_parallel_body body = as_matvec(g, dtype, &v);
+    if (body)
+        ts_parallel_for(v.rows, TS_CPU_GRAIN(1) / ts_max64(v.k, 1) + 1, body, &v);
+    return body;
+}
+
 /** Computes `count` products by the fastest method. Failure to allocate scratch is an error,
  * because another method would change the bits. */
 static ts_status multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, int64_t count,
                           int64_t a_step, int64_t b_step, int64_t c_step)
 {
     ts_sgemm_plan plan;
-    matvec v;
-    ts_parallel_body body = count == 1 ? as_matvec(g, dtype, &v) : NULL;
-    if (body) {
-        ts_parallel_for(v.rows, TS_CPU_GRAIN(1) / ts_max64(v.k, 1) + 1, body, &v);
+    if (count == 1 && run_as_matvec(g, dtype))
         return TS_OK;
-    }
     if (dtype != TS_F32 || count != 1 || !TS_V(ts_sgemm_cut)(&plan, g, NULL)) {
         multiply_tiles(g, dtype, count, a_step, b_step, c_step);
         return TS_OK;
@@ -290,12 +297,17 @@ static ts_status multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, i
 size_t TS_V(ts_product_bytes)(const ts_gemm *g, ts_dtype dtype)
 {
     ts_sgemm_plan plan;
-    return dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan, g, NULL) ? plan.bytes : 0;
+    matvec v;
+    return dtype == TS_F32 && !as_matvec(g, dtype, &v) && TS_V(ts_sgemm_cut)(&plan, g, NULL)
+               ? plan.bytes
+               : 0;
 }
 
 void TS_V(ts_product)(const ts_gemm *g, ts_dtype dtype, void *scratch)
 {
     ts_sgemm_plan plan;
+    if (run_as_matvec(g, dtype))
+        return;
     if (dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan, g, NULL))
         TS_V(ts_sgemm_run)(&plan, scratch);
     else

@@ -1,0 +1,83 @@
+/**
+ * @file one_tap.h
+ * Gradients of convolutions of bf16 and f16 whose windows are single elements, as products of
+ * matrices of halves. Widened copies of whole images would take longer than the products. Included
+ * by convolution.c only.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_ONE_TAP_H
+#define TS_BACKENDS_CPU_ONE_TAP_H
+
+#include "backends/cpu/windows.h"
+#include "include/tessera/ops.h"
+#include "ops/kernel.h"
+
+/** True if each position reads one element of each channel, inside the image. */
+static bool has_one_tap(const ts_convolution *c)
+{
+    for (int d = 0; d < 3; d++)
+        if (c->kernel[d] != 1 || c->padding[d] || (c->y_size[d] - 1) * c->stride[d] >= c->size[d])
+            return false;
+    return c->groups == 1 && !c->transposed && c->batch && c->channels && c->features;
+}
+
+/** The elements of x that positions read: (batch, channels, y_size). */
+static ts_tensor *read_elements(ts_tensor *x, const ts_convolution *c)
+{
+    for (int d = 0; d < c->dims; d++) {
+        int at = 3 - c->dims + d;
+        int64_t end = (c->y_size[at] - 1) * c->stride[at] + 1;
+        if (c->stride[at] > 1 || end < x->sizes[2 + d])
+            x = ts_slice(x, 2 + d, 0, end, c->stride[at]);
+    }
+    return x;
+}
+
+/** An image (batch, channels, ...) as a matrix with a row per position. */
+static ts_tensor *position_rows(ts_tensor *image, int64_t rows)
+{
+    int64_t order[5] = {0}, sizes[2] = {rows, image ? image->sizes[1] : 0};
+    int n = image ? image->ndim : 0;
+    for (int d = 2; d < n; d++)
+        order[d - 1] = d;
+    order[n ? n - 1 : 0] = 1;
+    return ts_reshape(ts_permute(image, order, n), sizes, 2);
+}
+
+/** Stores the gradient of x, given by its rows, in `to`. */
+static ts_status store_positions(ts_tensor *to, const ts_convolution *c, ts_tensor *rows)
+{
+    int n = to->ndim;
+    int64_t order[5] = {0, n - 1}, sizes[5] = {c->batch};
+    ts_tensor *read = read_elements(to, c);
+    if (read != to)
+        TS_TRY(ts_zero_(to));
+    for (int d = 2; d < n; d++) {
+        order[d] = d - 1;
+        sizes[d - 1] = c->y_size[3 - c->dims + d - 2];
+    }
+    sizes[n - 1] = c->channels;
+    return TS_STATUS_OF(ts_copy_(read, ts_permute(ts_reshape(rows, sizes, n), order, n)));
+}
+
+/** convolution_backward() of a call for which has_one_tap() is true. */
+static ts_status grad_one_tap(ts_frame *f, const ts_convolution *c)
+{
+    static const int64_t dims[] = {0, 2, 3, 4};
+    ts_tensor *grad = f->args[0].t, *weight = f->args[2].t, *to[3];
+    int64_t positions = c->batch * c->y_size[0] * c->y_size[1] * c->y_size[2];
+    const int64_t matrix[] = {c->features, c->channels};
+    TS_SCOPE;
+    for (int i = 0; i < 3; i++)
+        to[i] = f->rets[i].tag == TS_TAG_TENSOR ? f->rets[i].t : NULL;
+    ts_tensor *y = position_rows(grad, positions);
+    if (to[0])
+        TS_TRY(store_positions(to[0], c, ts_mm(y, ts_reshape(weight, matrix, 2))));
+    if (to[1]) {
+        ts_tensor *x = position_rows(read_elements(f->args[1].t, c), positions);
+        TS_TRY(ts_copy_(to[1], ts_reshape(ts_mm(ts_t(y), x), to[1]->sizes, to[1]->ndim)));
+    }
+    return to[2] ? TS_STATUS_OF(ts_sum_out(to[2], grad, dims, grad->ndim - 1, false)) : TS_OK;
+}
+
+#endif
