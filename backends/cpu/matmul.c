@@ -107,8 +107,8 @@ VEC_FN void plain_u8_row(uint8_t *c, uint8_t alpha, const uint8_t *a, int64_t a_
 /*
  * Integers are summed as the unsigned type U, so that sums wrap. A panel of b is packed unless its
  * rows are contiguous, and all rows of a use it. name_narrow() computes integer products with few
- * columns, or with few rows and dense columns, as dot products. any_order: the order of a sum does
- * not change its value.
+ * columns, or with few rows and dense columns, as dot products, name_outer() those of a column and a
+ * row. any_order: the order of a sum does not change its value.
  */
 #define PLAIN(T, U, name, any_order)                                                               \
     static void name##_narrow(const ts_gemm *g)                                                    \
@@ -138,10 +138,30 @@ VEC_FN void plain_u8_row(uint8_t *c, uint8_t alpha, const uint8_t *a, int64_t a_
                 }                                                                                  \
             }                                                                                      \
     }                                                                                              \
+    VEC_FN void name##_outer(const ts_gemm *g)                                                     \
+    {                                                                                              \
+        U alpha = g->alpha ? (U)*g->alpha : 1;                                                     \
+        const T *a = g->a, *b = g->b;                                                              \
+        for (int64_t i = 0; i < g->m; i++, a += g->a_row) {                                        \
+            T *c = (T *)g->c + i * g->c_row;                                                       \
+            U x = alpha * (U)*a;                                                                   \
+            int64_t n = g->n;                                                                      \
+            if (g->b_column == 1)                                                                  \
+                for (int64_t j = 0; j < n; j++)                                                    \
+                    c[j] = (T)(x * (U)b[j]);                                                       \
+            else                                                                                   \
+                for (int64_t j = 0; j < n; j++)                                                    \
+                    c[j] = (T)(x * (U)b[j * g->b_column]);                                         \
+        }                                                                                          \
+    }                                                                                              \
     static void name(const ts_gemm *g)                                                             \
     {                                                                                              \
         const int64_t most = PANEL_BYTES / sizeof(T);                                              \
         T panel[PANEL_ROWS * PANEL_BYTES / sizeof(T)];                                             \
+        if (any_order && g->k == 1 && !g->add && !g->bias) {                                       \
+            name##_outer(g);                                                                       \
+            return;                                                                                \
+        }                                                                                          \
         if (any_order && (g->n < NARROW || (g->m < NARROW && g->b_row == 1))) {                    \
             name##_narrow(g);                                                                      \
             return;                                                                                \
