@@ -666,6 +666,8 @@ static ts_status convolution(ts_frame *f)
     if (!f->rets[0].t->numel)
         return TS_OK;
     job b = job_of(f, f->args[0].t, f->rets[0].t, f->args[1].t);
+    if (b.dtype == TS_BF16 && suits_one_tap(&b.c, f->rets[0].t))
+        return make_one_tap(f, &b.c);
     if (b.dtype == TS_BF16 && !suits_pairs(&b))
         return ts_run_widened(f);
     ts_tensor *bias = f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL;

@@ -8,6 +8,7 @@
 #include "backends/cpu/copy.h"
 #include "core/parallel.h"
 #include "include/tessera/ops/copy.h"
+#include "include/tessera/ops/generated.h"
 #include "ops/kernel.h"
 
 #include <stdatomic.h>
@@ -246,7 +247,37 @@ static void start_from(ts_tensor *out, const ts_tensor *self)
                                self->strides, (ts_dtype)self->dtype, self->sizes, self->ndim);
 }
 
-static ts_status index_add(ts_frame *f)
+/** Runs a kernel on contiguous copies of the arguments from 2 to `last`, and, unless last is 2,
+ * with a contiguous result. */
+static ts_status with_packed(ts_frame *f, ts_kernel kernel, int last)
+{
+    ts_tensor *out = f->rets[0].t;
+    bool direct = last == 2 || (out->flags & TS_TENSOR_CONTIGUOUS), packed = direct;
+    for (int i = 2; i <= last; i++)
+        packed = packed && (f->args[i].t->flags & TS_TENSOR_CONTIGUOUS);
+    if (packed)
+        return kernel(f);
+    TS_SCOPE;
+    ts_value args[4], made = f->rets[0];
+    ts_frame inner = *f;
+    memcpy(args, f->args, sizeof args);
+    for (int i = 2; i <= last; i++)
+        TS_TRY(args[i].t = ts_contiguous(f->args[i].t));
+    if (!direct)
+        TS_TRY(made.t = ts_tensor_new(f->thread, (ts_dtype)out->dtype, out->sizes, out->ndim,
+                                      out->storage->device));
+    inner.args = args;
+    inner.rets = &made;
+    ts_status status = kernel(&inner);
+    if (!direct) {
+        if (status == TS_OK)
+            status = TS_STATUS_OF(ts_copy_(out, made.t));
+        ts_tensor_unref(made.t);
+    }
+    return status;
+}
+
+static ts_status index_add_packed(ts_frame *f)
 {
     const ts_tensor *self = f->args[0].t;
     ts_tensor *out = f->rets[0].t;
@@ -259,6 +290,8 @@ static ts_status index_add(ts_frame *f)
     run_add(&r, (ts_dtype)self->dtype, item);
     return TS_OK;
 }
+
+static ts_status index_add(ts_frame *f) { return with_packed(f, index_add_packed, 3); }
 
 /* ------------------------------------------------------------------------ lines by index ---- */
 
@@ -304,7 +337,8 @@ VEC_FN bundle bundle_at(const lines *l, int64_t line, int64_t end)
 /*
  * todo: a statement on *p, the indexed element, and *q, the element at the index's position. The
  * inner loop runs along a line if there is one line, or if the index's stride along it is smaller
- * than the stride between lines; else across the lines. In both cases the elements of a line are processed in order.
+ * than the stride between lines; else across the lines. In both cases the elements of a line are
+ * processed in order.
  */
 #define LINES(T, name, todo)                                                                       \
     static void name(void *ctx, int64_t begin, int64_t end)                                        \
@@ -415,20 +449,6 @@ static ts_status index_select(ts_frame *f)
     return f->args[0].t->flags & TS_TENSOR_CONTIGUOUS ? run_select(f, 2, f->plan->dim) : gather(f);
 }
 
-/** Runs a kernel whose index, argument 2, must be contiguous. */
-static ts_status with_packed_index(ts_frame *f, ts_kernel kernel)
-{
-    ts_value args[4];
-    ts_frame inner = *f;
-    if (f->args[2].t->flags & TS_TENSOR_CONTIGUOUS)
-        return kernel(f);
-    TS_SCOPE;
-    memcpy(args, f->args, sizeof args);
-    TS_TRY(args[2].t = ts_contiguous(f->args[2].t));
-    inner.args = args;
-    return kernel(&inner);
-}
-
 static ts_status scatter_packed(ts_frame *f)
 {
     static const ts_parallel_body bodies[9] = {
@@ -460,8 +480,8 @@ static ts_status scatter_add_packed(ts_frame *f)
     return TS_OK;
 }
 
-static ts_status scatter(ts_frame *f) { return with_packed_index(f, scatter_packed); }
-static ts_status scatter_add(ts_frame *f) { return with_packed_index(f, scatter_add_packed); }
+static ts_status scatter(ts_frame *f) { return with_packed(f, scatter_packed, 2); }
+static ts_status scatter_add(ts_frame *f) { return with_packed(f, scatter_add_packed, 2); }
 
 typedef struct one_hot_job {
     indices index;
@@ -495,7 +515,7 @@ TS_CPU_FAMILY(index,
     {TS_OP_embedding, embedding, {0, 0}},
     {TS_OP_embedding_backward, embedding_backward, {ADDABLE, 0}},
     {TS_OP_index_select, index_select, {0, 0}},
-    {TS_OP_index_add, index_add, {ADDABLE, 0}},
+    {TS_OP_index_add, index_add, {ADDABLE, TS_TAKES_STRIDES}},
     {TS_OP_gather, gather, {0, 0}},
     {TS_OP_scatter, scatter, {0, TS_TAKES_STRIDES}},
     {TS_OP_scatter_add, scatter_add, {ADDABLE, TS_TAKES_STRIDES}},

@@ -107,8 +107,8 @@ VEC_FN void plain_u8_row(uint8_t *c, uint8_t alpha, const uint8_t *a, int64_t a_
 /*
  * Integers are summed as the unsigned type U, so that sums wrap. A panel of b is packed unless its
  * rows are contiguous, and all rows of a use it. name_narrow() computes integer products with few
- * columns, or with few rows and dense columns, as dot products, name_outer() those of a column and a
- * row. any_order: the order of a sum does not change its value.
+ * columns, or with few rows and dense columns, as dot products; name_outer() multiplies a column by
+ * a row. any_order: the order of a sum does not change its value.
  */
 #define PLAIN(T, U, name, any_order)                                                               \
     static void name##_narrow(const ts_gemm *g)                                                    \

@@ -393,14 +393,13 @@ static double weight(const ts_tensor *p, int64_t i)
 }
 
 enum { SUMS = 8 }; /* sums of weights that are added side by side */
-
-/* Adds weights to sums, counts those above 0, and returns false if one is negative or not finite.
- */
+/* Returns the sum of weights and counts those above 0; -1 if one is negative or not finite. */
 #define ADD_WEIGHTS(T, name)                                                                       \
-    VEC_FN bool name(const T *x, int64_t n, double *sums, int64_t *positive)                       \
+    static double name(const void *weights, int64_t n, int64_t *positive)                          \
     {                                                                                              \
-        int wrong = 0;                                                                             \
-        int64_t whole = n / SUMS * SUMS, some = 0;                                                 \
+        const T *x = weights;                                                                      \
+        double sums[SUMS] = {0};                                                                   \
+        int64_t whole = n / SUMS * SUMS, some = 0, wrong = 0;                                      \
         for (int64_t i = 0; i < whole; i += SUMS)                                                  \
             for (int64_t k = 0; k < SUMS; k++)                                                     \
                 sums[k] += (double)x[i + k];                                                       \
@@ -410,8 +409,10 @@ enum { SUMS = 8 }; /* sums of weights that are added side by side */
             wrong |= !(x[i] >= 0 && x[i] < (T)INFINITY);                                           \
             some += x[i] > 0;                                                                      \
         }                                                                                          \
-        *positive = some;                                                                          \
-        return !wrong;                                                                             \
+        *positive = wrong ? -1 : some;                                                             \
+        for (int k = 1; k < SUMS; k++)                                                             \
+            sums[0] += sums[k];                                                                    \
+        return sums[0];                                                                            \
     }
 ADD_WEIGHTS(float, add_weights_f32)
 ADD_WEIGHTS(double, add_weights_f64)
@@ -431,15 +432,11 @@ static ts_status check_weights(ts_frame *f, const ts_tensor *p, bool replacement
     const ts_plan *plan = f->plan;
     int64_t draws = f->args[1].i, n = plan->count;
     for (int64_t row = 0; row < plan->outer; row++) {
-        double sums[SUMS] = {0}, sum = 0;
         int64_t positive = 0;
-        bool right = p->dtype == TS_F32
-                         ? add_weights_f32((const float *)p->data + row * n, n, sums, &positive)
-                         : add_weights_f64((const double *)p->data + row * n, n, sums, &positive);
-        if (!right)
+        double sum = (p->dtype == TS_F32 ? add_weights_f32 : add_weights_f64)(
+            (const char *)p->data + row * n * ts_dtype_sizes[p->dtype], n, &positive);
+        if (positive < 0)
             return fail_weight(f, p, row);
-        for (int i = 0; i < SUMS; i++)
-            sum += sums[i];
         if (!(sum > 0) || isinf(sum))
             return ts_fail_arg(f, 0, TS_ERR_VALUE,
                                "expected weights with a finite sum above 0, row %lld sums to %g",
@@ -471,9 +468,8 @@ VEC_FN double uniform_at(uniforms *u, int64_t i)
     return ts_philox_to_f64(word64(u->w, i % share));
 }
 
-/* Stores the sums of weights 0 to c at cumulated[c], and returns the last index of a weight above
- * 0. Four weights are added to each other before they are added to the sum, so that one addition of
- * four waits for the one before. */
+/* Stores the sums of weights 0 to c at cumulated[c]; returns the last index of a weight above 0. Of
+ * four additions, one waits for the one before. */
 #define CUMULATE(T, name)                                                                          \
     VEC_FN int64_t name(const T *x, int64_t n, double *cumulated)                                  \
     {                                                                                              \
@@ -502,12 +498,10 @@ static void with_replacement(const ts_frame *f, const ts_tensor *p, int64_t row,
 {
     double *cumulated = scratch;
     int64_t n = f->plan->count, draws = f->args[1].i, last;
-    last = p->dtype == TS_F32
-               ? cumulate_f32((const float *)p->data + row * n, n, cumulated)
-               : cumulate_f64((const double *)p->data + row * n, n, cumulated);
-    double sum = cumulated[n - 1];
+    last = p->dtype == TS_F32 ? cumulate_f32((const float *)p->data + row * n, n, cumulated)
+                              : cumulate_f64((const double *)p->data + row * n, n, cumulated);
     for (int64_t s = 0; s < draws; s++) { /* finds the first category whose sum exceeds `goal` */
-        double goal = uniform_at(u, row * draws + s) * sum;
+        double goal = uniform_at(u, row * draws + s) * cumulated[n - 1];
         int64_t first = 0;
         for (int64_t left = last; left > 0;) { /* without branches, which would mispredict */
             int64_t half = left / 2;

@@ -264,3 +264,28 @@ TS_TEST(scatters_of_views_equal_those_of_copies, .loop = 40)
         ck_assert(!memcmp(ts_data(written), ts_data(want), bytes));
     }
 }
+
+TS_TEST(index_add_of_views_equals_that_of_copies, .loop = 24)
+{
+    uint64_t draw = 0, seed = 1000 + (uint64_t)_i;
+    int64_t n = pick(seed, &draw, 1, 30), rows = pick(seed, &draw, 2, 60),
+            count = pick(seed, &draw, 1, 20);
+    int dim = _i % 2;
+    ts_tensor *self = ts_t(count_up(TS_SIZES(dim ? n : rows, dim ? rows : n), TS_F32)),
+              *src = ts_slice(count_up(TS_SIZES(2 * (dim ? rows : count), dim ? count : rows),
+                                       TS_F32), 0, 0, TS_END, 2),
+              *index = ts_empty(TS_SIZES(2 * count), TS_I64);
+    int64_t *at = ts_data_mut(index);
+    for (int64_t k = 0; k < 2 * count; k++)
+        at[k] = pick(seed, &draw, 0, n - 1);
+    index = ts_slice(index, 0, 0, TS_END, 2);
+    ts_set_num_threads(1 + _i % 4);
+    ts_tensor *want = ts_index_add(ts_contiguous(self), dim, ts_contiguous(index),
+                                   ts_contiguous(src)),
+              *got = ts_index_add(self, dim, index, src), *written = ts_t(ts_clone(ts_t(self)));
+    ck_assert_ptr_nonnull(ts_index_add_(written, dim, index, src));
+    written = ts_contiguous(written);
+    size_t bytes = (size_t)(n * rows) * sizeof(float);
+    ck_assert(!memcmp(ts_data(got), ts_data(want), bytes));
+    ck_assert(!memcmp(ts_data(written), ts_data(want), bytes));
+}

@@ -509,7 +509,7 @@ TS_TEST(wrong_options_of_pools_and_resizing)
                  "less than 6");
 }
 
-/* Padding by negative amounts, and the gradient of padding by constants, copy a part of the image. */
+/* Padding by negative amounts, and the gradient of padding by constants, copy a part of x. */
 TS_TEST(negative_padding_is_a_narrowed_copy)
 {
     for (int64_t i = 0; i < 48; i++) {
