@@ -123,6 +123,10 @@ def log_of_s(z):  # log(1 + f) = 2 s + s z g(z), s = f / (2 + f), z = s^2
     return (2 * mp.atanh(s) - 2 * s) / (s * z) if z > 1e-12 else mpf(2) / 3 + z * 2 / 5
 
 
+def log_of_s_rest(z):  # log(1 + f) = 2 s + s z (2/3 + z g(z))
+    return (log_of_s(z) - mpf(2) / 3) / z if z > 1e-10 else mpf(2) / 5 + z * 2 / 7
+
+
 def sin_rest(z):  # sin(x) = x + x z g(z), z = x^2
     return (mp.sin(mp.sqrt(z)) / mp.sqrt(z) - 1) / z if z > 1e-12 else -mpf(1) / 6 + z / 120
 
@@ -188,12 +192,16 @@ POLYNOMIALS = {
     "exp2_d": (away(lambda x: mp.expm1(x * LN2) / x, LN2), lambda x: x / mp.power(2, x),
                -0.5, 0.5, 11, to_double),
     "log_d": (log_of_s, lambda z: z, 0, mpf("0.0295"), 6, to_double),
+    "log_parts_d": (log_of_s_rest, lambda z: z * z / 2, 0, mpf("0.0295"), 6, to_double),
     "sin_d": (sin_rest, lambda z: z, 0, 0.6169, 5, to_double),
     "cos_d": (cos_rest, lambda z: z**2, 0, 0.6169, 5, to_double),
     "asin_d": (asin_rest, lambda z: z, 0, 0.25, 11, to_double),
     "atan_d": (atan_rest, lambda z: z, 0, ATAN_SPLIT**2, 9, to_double),
     "erf_d": (erf_rest, lambda z: mp.sqrt(z) / mp.erf(mp.sqrt(z)) if z else mpf(1), 0, ERF_SPLIT,
               12, to_double),
+    # erfc(x) = exp(-x (1 + g(x - 7/2))) for x in [1, 6], absolute error of erfc
+    "erfc_d": (lambda v: -mp.log(mp.erfc(v + 3.5)) / (v + 3.5) - 1,
+               lambda v: (v + 3.5) * mp.erfc(v + 3.5), ERF_SPLIT - mpf(3.5), 2.5, 17, to_double),
     # Phi(-t) = exp(-t^2/2) u g(u - 9/16), u = 1 / (1 + t/5)
     "normal_tail_d": tail_row(5, 0.5625, 40, 22, to_double),
 }

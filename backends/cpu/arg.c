@@ -12,6 +12,7 @@
 enum {
     CHUNK = 64,          /* elements compared at once */
     TILE = 64,           /* results that a task searches side by side */
+    FEW = 8,             /* most adjacent results that do not fill vectors */
     SHORT = 24,          /* most elements of a run that is searched side by side with others */
     PARTS = 64,          /* most parts of a single run */
     PART_LENGTH = 16384  /* shortest part */
@@ -32,7 +33,8 @@ typedef struct search {
  *   _runs     a task is a result whose elements are contiguous
  *   _parts    a task is a part of the only run
  *   _columns  a task is a tile of adjacent results
- *   _short    a task is a result of few elements; several are searched together
+ *   _short    a task is `inner` results of few elements; those of several tasks are searched
+ *             together
  */
 #define SEARCH(T, name, WORSE)                                                                     \
     VEC_FN int64_t name##_in(const T *x, int64_t from, int64_t to)                                 \
@@ -85,9 +87,9 @@ typedef struct search {
                 index = s->part_indices[p];                                                        \
         name##_store(s, 0, x[index], index);                                                       \
     }                                                                                              \
-    /* w results at `result`; strides: `across` between results, `down` along n */                 \
+    /* w results at `result`, `step` apart; strides: `across` between results, `down` along n */   \
     VEC_FN void name##_tile(const search *s, const T *x, int64_t across, int64_t down, int64_t w,  \
-                            int64_t result)                                                        \
+                            int64_t result, int64_t step)                                          \
     {                                                                                              \
         T best[TILE];                                                                              \
         int64_t index[TILE];                                                                       \
@@ -104,6 +106,11 @@ typedef struct search {
                 index[c] = better ? k : index[c];                                                  \
             }                                                                                      \
         }                                                                                          \
+        if (step > 1) {                                                                            \
+            for (int64_t c = 0; c < w; c++)                                                        \
+                name##_store(s, result + c * step, best[c], index[c]);                             \
+            return;                                                                                \
+        }                                                                                          \
         if (s->values)                                                                             \
             memcpy((T *)s->values + result, best, (size_t)w * sizeof(T));                          \
         if (s->indices)                                                                            \
@@ -116,14 +123,16 @@ typedef struct search {
             int64_t o = t / s->tiles, first = t % s->tiles * TILE,                                 \
                     w = ts_min64(TILE, s->inner - first);                                          \
             name##_tile(s, (const T *)s->x + o * s->n * s->inner + first, 1, s->inner, w,          \
-                        o * s->inner + first);                                                     \
+                        o * s->inner + first, 1);                                                  \
         }                                                                                          \
     }                                                                                              \
     static void name##_short(void *ctx, int64_t begin, int64_t end)                                \
     {                                                                                              \
         const search *s = ctx;                                                                     \
         for (int64_t o = begin; o < end; o += TILE)                                                \
-            name##_tile(s, (const T *)s->x + o * s->n, s->n, 1, ts_min64(TILE, end - o), o);       \
+            for (int64_t k = 0; k < s->inner; k++)                                                 \
+                name##_tile(s, (const T *)s->x + o * s->n * s->inner + k, s->n * s->inner,         \
+                            s->inner, ts_min64(TILE, end - o), o * s->inner + k, s->inner);        \
     }
 #define SEARCHES(T, name) SEARCH(T, max_##name, <=) SEARCH(T, min_##name, >=)
 SEARCHES(float, f32)
@@ -160,6 +169,8 @@ static void find(const ts_frame *f, bool smallest, ts_tensor *values, ts_tensor 
             memcpy(s.values, s.x, (size_t)t->numel * ts_dtype_sizes[t->dtype]);
         if (indices)
             memset(s.indices, 0, (size_t)t->numel * sizeof *s.indices);
+    } else if (s.inner > 1 && s.inner <= FEW && s.n <= SHORT && plan->outer >= 8) {
+        ts_parallel_for(plan->outer, TS_CPU_GRAIN(1) / (s.n * s.inner) + 1, b->few, &s);
     } else if (s.inner > 1) {
         s.tiles = ts_ceil_div(s.inner, TILE);
         ts_parallel_for(plan->outer * s.tiles,

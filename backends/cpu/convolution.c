@@ -22,6 +22,7 @@
 #include "backends/cpu/direct.h"
 #include "backends/cpu/isa.h"
 #include "backends/cpu/onednn_calls.h"
+#include "backends/cpu/one_tap.h"
 #include "backends/cpu/patches.h"
 #include "backends/cpu/window_tiles.h"
 #include "core/alloc.h"
@@ -39,6 +40,8 @@
 #define SMALL_PLANE 64      /* most pixels of contiguous images that depthwise calls copy */
 #define BATCHED_PLANE 32    /* most pixels of images that calls without groups copy */
 #define BATCHED_IMAGES 8    /* least images of a batch that calls without groups copy */
+
+static int64_t pixels_of(const image *v) { return v->size[0] * v->size[1] * v->size[2]; }
 
 /* ----------------------------------------------------------------------------- products ---- */
 
@@ -186,15 +189,17 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     int64_t rows = (to_x ? c->channels : c->features) / c->groups;
     int64_t channels = (to_x ? c->features : c->channels) / c->groups;
     int64_t k = a[0].taps * a[1].taps * a[2].taps * channels, step;
-    bool last = b->last || rows == 1;
-    cuts chunks = cut(a, c->batch, last, CHUNK / ts_max64(k, 1));
     size_t used = s->used;
-    if (!chunks.all || !rows)
-        return;
     from.data += group * channels * from.c * b->item;
     to.data += group * rows * to.c * b->item;
     windows w = {.from = from, .axis = {a[0], a[1], a[2]}, .channels = channels,
                  .item = b->item, .by_window = from.c == 1};
+    /* contiguous planes of large images are read in place, one image after the other */
+    bool planes = from.c != 1 && windows_are_pixels(&w) && pixels_of(&from) >= SMALL_IMAGE;
+    bool last = b->last || (rows == 1 && !planes);
+    cuts chunks = cut(a, c->batch, last, CHUNK / ts_max64(k, 1));
+    if (!chunks.all || !rows)
+        return;
     int64_t pixel = 0;
     bool in_place = windows_are_pixels(&w) && is_matrix(&from, a, c->batch, channels, w.by_window,
                                                         &chunks, &pixel);
@@ -516,8 +521,6 @@ typedef enum conv_result { RESULT_X, RESULT_Y, RESULT_WEIGHT } conv_result;
 /** Computes a result of a job; without memory, only its scratch size. */
 typedef void (*maker)(const job *b, scratch *s);
 
-static int64_t pixels_of(const image *v) { return v->size[0] * v->size[1] * v->size[2]; }
-
 /** True if images are copied to one layout. Sets *last: channels are innermost in it. Depthwise
  *  loops run along channels if an image is channels-last or has few pixels; sums of
  *  small groups read planes. Small contiguous images would be one product each. Depends only on
@@ -663,6 +666,8 @@ static ts_status convolution(ts_frame *f)
     if (!f->rets[0].t->numel)
         return TS_OK;
     job b = job_of(f, f->args[0].t, f->rets[0].t, f->args[1].t);
+    if (b.dtype == TS_BF16 && suits_one_tap(&b.c, f->rets[0].t))
+        return make_one_tap(f, &b.c);
     if (b.dtype == TS_BF16 && !suits_pairs(&b))
         return ts_run_widened(f);
     ts_tensor *bias = f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL;
@@ -686,6 +691,9 @@ static ts_status convolution_backward(ts_frame *f)
             TS_TRY(ts_zero_(f->rets[i].t));
     if (!grad->numel)
         return TS_OK;
+    ts_convolution c = ts_kernel_convolution(f);
+    if (ts_dtype_is_half(f->plan->compute))
+        return has_one_tap(&c) ? grad_one_tap(f, &c) : ts_run_widened(f);
     job jobs[2] = {job_of(f, wants[0] ? f->rets[0].t : NULL, grad, f->args[2].t),
                    job_of(f, f->args[1].t, grad, f->rets[1].t)};
     job_maker for_x = jobs[0].c.transposed ? make_y_in_layout : make_x_in_layout;
@@ -696,4 +704,5 @@ static ts_status convolution_backward(ts_frame *f)
 
 TS_CPU_FAMILY(convolution,
     {TS_OP_convolution, convolution, {TS_DT_FLOATS | TS_DT(TS_BF16), TS_TAKES_STRIDES}},
-    {TS_OP_convolution_backward, convolution_backward, {TS_DT_FLOATS, TS_TAKES_STRIDES}})
+    {TS_OP_convolution_backward, convolution_backward,
+     {TS_DT_FLOATS | TS_DT_HALVES, TS_TAKES_STRIDES}})

@@ -34,7 +34,10 @@ enum {
     LINE_VECTORS = LINE_BYTES / VEC_BYTES,
     LEAF_LINES = 8,
     CASCADE_LEVELS = 40, /* a fold of 2^40 leaves is larger than any memory */
-    TERMS = 1024         /* terms that are buffered at a time */
+    TERMS = 1024,        /* terms that are buffered at a time */
+    LONG_FOLD = 32,      /* least leaves of a long run */
+    /* leaves that are prefetched ahead in a long run; 0: the processor's prefetcher is faster */
+    FOLD_AHEAD = VEC_ISA == VEC_IS_avx512 ? 16 : 0
 };
 
 /** term(0) .. term(n - 1) folded pairwise; n is 1, 2, 4 or 8. */
@@ -236,6 +239,19 @@ VEC_FN S(line) S(last_leaf)(fold how, const T *x, const T *y, int64_t n, V p)
 VEC_FN int64_t S(fold_leaves)(fold how, S(cascade) *c, const T *x, const T *y, int64_t n, V p)
 {
     int64_t at = 0;
+    if (n >= LONG_FOLD * S(LEAF)) /* fewer steps of the cascade; the order stays the same */
+        for (; !(c->leaves & 3) && n - at >= 4 * S(LEAF); at += 4 * S(LEAF)) {
+            S(line) four[4];
+            TS_UNROLL(4) for (int k = 0; k < 4; k++) {
+                for (int i = 0; FOLD_AHEAD && i < LEAF_LINES; i++)
+                    __builtin_prefetch(x + at + (FOLD_AHEAD + k) * S(LEAF) + i * S(LINE));
+                four[k] = S(leaf)(how, x + at + k * S(LEAF), y + at + k * S(LEAF), LEAF_LINES, p);
+            }
+            S(cascade_add)(how, c,
+                           S(fold_line)(how, S(fold_line)(how, four[0], four[1]),
+                                        S(fold_line)(how, four[2], four[3])),
+                           2);
+        }
     for (; n - at >= 2 * S(LEAF); at += 2 * S(LEAF)) {
         for (int i = 0; i < 2 * LEAF_LINES; i++) /* past n, the next run usually follows */
             __builtin_prefetch(x + at + 4 * S(LEAF) + i * S(LINE));

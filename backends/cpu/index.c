@@ -7,6 +7,8 @@
 #include "backends/cpu/bytes.h"
 #include "backends/cpu/copy.h"
 #include "core/parallel.h"
+#include "include/tessera/ops/copy.h"
+#include "include/tessera/ops/generated.h"
 #include "ops/kernel.h"
 
 #include <stdatomic.h>
@@ -237,16 +239,45 @@ static ts_status embedding_backward(ts_frame *f)
     return TS_OK;
 }
 
-/** Copies self to out, unless they share memory. Both are contiguous. */
+/** Copies self to out, unless they share memory. */
 static void start_from(ts_tensor *out, const ts_tensor *self)
 {
-    int64_t one = 1;
     if (out->data != self->data)
-        TS_V(ts_cpu_copy_part)(out->data, &one, (ts_dtype)out->dtype, self->data, &one,
-                               (ts_dtype)self->dtype, &self->numel, 1);
+        TS_V(ts_cpu_copy_part)(out->data, out->strides, (ts_dtype)out->dtype, self->data,
+                               self->strides, (ts_dtype)self->dtype, self->sizes, self->ndim);
 }
 
-static ts_status index_add(ts_frame *f)
+/** Runs a kernel on contiguous copies of the arguments from 2 to `last`, and, unless last is 2,
+ * with a contiguous result. */
+static ts_status with_packed(ts_frame *f, ts_kernel kernel, int last)
+{
+    ts_tensor *out = f->rets[0].t;
+    bool direct = last == 2 || (out->flags & TS_TENSOR_CONTIGUOUS), packed = direct;
+    for (int i = 2; i <= last; i++)
+        packed = packed && (f->args[i].t->flags & TS_TENSOR_CONTIGUOUS);
+    if (packed)
+        return kernel(f);
+    TS_SCOPE;
+    ts_value args[4], made = f->rets[0];
+    ts_frame inner = *f;
+    memcpy(args, f->args, sizeof args);
+    for (int i = 2; i <= last; i++)
+        TS_TRY(args[i].t = ts_contiguous(f->args[i].t));
+    if (!direct)
+        TS_TRY(made.t = ts_tensor_new(f->thread, (ts_dtype)out->dtype, out->sizes, out->ndim,
+                                      out->storage->device));
+    inner.args = args;
+    inner.rets = &made;
+    ts_status status = kernel(&inner);
+    if (!direct) {
+        if (status == TS_OK)
+            status = TS_STATUS_OF(ts_copy_(out, made.t));
+        ts_tensor_unref(made.t);
+    }
+    return status;
+}
+
+static ts_status index_add_packed(ts_frame *f)
 {
     const ts_tensor *self = f->args[0].t;
     ts_tensor *out = f->rets[0].t;
@@ -259,6 +290,8 @@ static ts_status index_add(ts_frame *f)
     run_add(&r, (ts_dtype)self->dtype, item);
     return TS_OK;
 }
+
+static ts_status index_add(ts_frame *f) { return with_packed(f, index_add_packed, 3); }
 
 /* ------------------------------------------------------------------------ lines by index ---- */
 
@@ -303,14 +336,15 @@ VEC_FN bundle bundle_at(const lines *l, int64_t line, int64_t end)
 
 /*
  * todo: a statement on *p, the indexed element, and *q, the element at the index's position. The
- * inner loop runs along a line if the index's stride along it is smaller than the stride between
- * lines; else across the lines. In both cases the elements of a line are processed in order.
+ * inner loop runs along a line if there is one line, or if the index's stride along it is smaller
+ * than the stride between lines; else across the lines. In both cases the elements of a line are
+ * processed in order.
  */
 #define LINES(T, name, todo)                                                                       \
     static void name(void *ctx, int64_t begin, int64_t end)                                        \
     {                                                                                              \
         const lines *l = ctx;                                                                      \
-        bool along = l->along_index < l->to_index[0];                                              \
+        bool along = l->sizes[0] == 1 || l->along_index < l->to_index[0];                          \
         while (begin < end) {                                                                      \
             bundle b = bundle_at(l, begin, end);                                                   \
             span s = {.rows = along ? b.many : l->length, .columns = along ? l->length : b.many,   \
@@ -332,13 +366,21 @@ VEC_FN bundle bundle_at(const lines *l, int64_t line, int64_t end)
 #define LINES_OF(T, I, todo)                                                                       \
     {                                                                                              \
         const I *index = (const I *)l->index.data + b.index;                                       \
-        for (int64_t r = 0; r < s.rows; r++)                                                       \
-            for (int64_t c = 0; c < s.columns; c++) {                                              \
-                int64_t i = index[r * s.index_row + c * s.index_column];                           \
-                T *p = indexed + i * s.step + r * s.p_row + c * s.p_column;                        \
-                T *q = plain + r * s.q_row + c * s.q_column;                                       \
+        bool dense = s.index_column == 1 && s.q_column == 1 && !s.p_column;                        \
+        int64_t step = s.step, n = s.columns; /* copies, because stores of bytes may alias s */    \
+        for (int64_t r = 0; r < s.rows; r++) {                                                     \
+            const I *each = index + r * s.index_row;                                               \
+            T *row = plain + r * s.q_row, *base = indexed + r * s.p_row;                           \
+            for (int64_t c = 0; dense && c < n; c++) {                                             \
+                T *p = base + each[c] * step, *q = row + c;                                        \
                 todo;                                                                              \
             }                                                                                      \
+            for (int64_t c = 0; !dense && c < n; c++) {                                            \
+                T *p = base + each[c * s.index_column] * step + c * s.p_column;                    \
+                T *q = row + c * s.q_column;                                                       \
+                todo;                                                                              \
+            }                                                                                      \
+        }                                                                                          \
     }
 LINES(uint8_t, gather_1, *q = *p)
 LINES(uint16_t, gather_2, *q = *p)
@@ -407,7 +449,7 @@ static ts_status index_select(ts_frame *f)
     return f->args[0].t->flags & TS_TENSOR_CONTIGUOUS ? run_select(f, 2, f->plan->dim) : gather(f);
 }
 
-static ts_status scatter(ts_frame *f)
+static ts_status scatter_packed(ts_frame *f)
 {
     static const ts_parallel_body bodies[9] = {
         [1] = scatter_1, [2] = scatter_2, [4] = scatter_4, [8] = scatter_8};
@@ -424,7 +466,7 @@ static ts_status scatter(ts_frame *f)
     return TS_OK;
 }
 
-static ts_status scatter_add(ts_frame *f)
+static ts_status scatter_add_packed(ts_frame *f)
 {
     static const ts_parallel_body bodies[TS_DTYPE_COUNT] = {
         [TS_F32] = scatter_add_f32, [TS_F64] = scatter_add_f64, [TS_I64] = scatter_add_i64,
@@ -437,6 +479,9 @@ static ts_status scatter_add(ts_frame *f)
     run_lines(f, out, f->args[3].t, NULL, bodies[self->dtype]);
     return TS_OK;
 }
+
+static ts_status scatter(ts_frame *f) { return with_packed(f, scatter_packed, 2); }
+static ts_status scatter_add(ts_frame *f) { return with_packed(f, scatter_add_packed, 2); }
 
 typedef struct one_hot_job {
     indices index;
@@ -470,8 +515,8 @@ TS_CPU_FAMILY(index,
     {TS_OP_embedding, embedding, {0, 0}},
     {TS_OP_embedding_backward, embedding_backward, {ADDABLE, 0}},
     {TS_OP_index_select, index_select, {0, 0}},
-    {TS_OP_index_add, index_add, {ADDABLE, 0}},
+    {TS_OP_index_add, index_add, {ADDABLE, TS_TAKES_STRIDES}},
     {TS_OP_gather, gather, {0, 0}},
-    {TS_OP_scatter, scatter, {0, 0}},
-    {TS_OP_scatter_add, scatter_add, {ADDABLE, 0}},
+    {TS_OP_scatter, scatter, {0, TS_TAKES_STRIDES}},
+    {TS_OP_scatter_add, scatter_add, {ADDABLE, TS_TAKES_STRIDES}},
     {TS_OP_one_hot, one_hot, {0, 0}})

@@ -203,6 +203,41 @@ static void move_block(const layout *l, bool in, char *block, int64_t *at, int64
     }
 }
 
+void ts_cpu_gather(const ts_tensor *t, int64_t first, int64_t n, char *block)
+{
+    layout l = {.data = t->data, .item = ts_dtype_sizes[t->dtype], .ndim = 0};
+    int64_t at[TS_MAX_DIMS];
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        int64_t stride = t->strides[d] * l.item;
+        if (t->sizes[d] == 1)
+            continue;
+        if (l.ndim && stride == l.strides[l.ndim - 1] * l.sizes[l.ndim - 1]) {
+            l.sizes[l.ndim - 1] *= t->sizes[d];
+            continue;
+        }
+        l.sizes[l.ndim] = t->sizes[d];
+        l.strides[l.ndim++] = stride;
+    }
+    if (!l.ndim) {
+        l.sizes[0] = 1;
+        l.strides[l.ndim++] = l.item;
+    }
+    for (int d = 0; d < l.ndim; d++) {
+        at[d] = first % l.sizes[d];
+        first /= l.sizes[d];
+    }
+    move_block(&l, true, block, at, n);
+}
+
+bool ts_cpu_gathers_well(const ts_tensor *t)
+{
+    enum { LINES = 128 }; /* cache lines that stay in the L1 cache */
+    for (int d = t->ndim - 1; d >= 0; d--)
+        if (t->sizes[d] > 1)
+            return t->strides[d] <= 2 || t->sizes[d] <= LINES;
+    return true;
+}
+
 /** A word filled with copies of the element at p, which has 1, 2, 4 or 8 bytes. */
 static uint64_t word_of_copies(const char *p, int item)
 {

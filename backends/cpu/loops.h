@@ -42,6 +42,14 @@ void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int 
  *  runs write the same elements. */
 void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params);
 
+/**
+ * Copies elements first to first + n - 1 of a tensor, in row-major order, to a block.
+ * @param t  of dtypes of 1, 2, 4 or 8 bytes; any strides, all elements
+ */
+void ts_cpu_gather(const ts_tensor *t, int64_t first, int64_t n, char *block);
+/** True if ts_cpu_gather() of consecutive blocks loads each cache line of t about once. */
+bool ts_cpu_gathers_well(const ts_tensor *t);
+
 /** Grain for ts_parallel_for(): elements per thread that justify a second thread, at `cost` cycles
  *  per element. */
 #define TS_CPU_GRAIN(cost) (32768 / (cost) + 1)
@@ -269,13 +277,40 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
                        fn(kind##_get(d[1] + i * s[1], s[1], m),                                    \
                           kind##_get(d[2] + i * s[2], s[2], m), params));                          \
         }                                                                                          \
+    }                                                                                              \
+    VEC_FN void kind##_loop3(char *const *d, const int64_t *s, int64_t n,                          \
+                             vf (*fn)(vf, vf, vf, const void *), const void *params)               \
+    {                                                                                              \
+        uint16_t *out = (uint16_t *)d[0];                                                          \
+        int64_t i = 0;                                                                             \
+        if (n >= 2 * VF_LANES && s[0] == 2 && (!s[1] || s[1] == 2) && (!s[2] || s[2] == 2) &&      \
+            (!s[3] || s[3] == 2)) {                                                                \
+            uint16_t same[3][2 * VF_LANES];                                                        \
+            int64_t sa, sb, sc;                                                                    \
+            const uint16_t *a = kind##_whole(d[1], s[1], same[0], &sa);                            \
+            const uint16_t *b = kind##_whole(d[2], s[2], same[1], &sb);                            \
+            const uint16_t *c = kind##_whole(d[3], s[3], same[2], &sc);                            \
+            for (; i + 2 * VF_LANES <= n; i += 2 * VF_LANES, a += sa, b += sb, c += sc)            \
+                vf_store2_##kind(out + i,                                                          \
+                                 fn(vf_load_##kind(a), vf_load_##kind(b), vf_load_##kind(c),       \
+                                    params),                                                       \
+                                 fn(vf_load_##kind(a + VF_LANES), vf_load_##kind(b + VF_LANES),    \
+                                    vf_load_##kind(c + VF_LANES), params));                        \
+        }                                                                                          \
+        for (; i < n; i += VF_LANES) {                                                             \
+            int64_t m = n - i < VF_LANES ? n - i : VF_LANES;                                       \
+            kind##_put(d[0] + i * s[0], s[0], m,                                                   \
+                       fn(kind##_get(d[1] + i * s[1], s[1], m),                                    \
+                          kind##_get(d[2] + i * s[2], s[2], m),                                    \
+                          kind##_get(d[3] + i * s[3], s[3], m), params));                          \
+        }                                                                                          \
     }
 
 TS_HALF_ACCESS(bf16)
 TS_HALF_ACCESS(f16)
 
 /** Defines the loops name_bf16 and name_f16 with the function of the loop name_f32, which has
- *  `operands` operands (1 or 2). */
+ *  `operands` operands (1 to 3). */
 #define TS_HALF_LOOPS(operands, name)                                                         \
     static void name##_bf16(char *const *d, const int64_t *s, int64_t n, const void *params)  \
     {                                                                                         \

@@ -6,9 +6,12 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
+#include "backends/cpu/slots.h"
 #include "core/convert.h"
 #include "core/parallel.h"
 #include "include/tessera/kernel.h"
+#include "include/tessera/ops/copy.h"
+#include "include/tessera/ops/generated.h"
 #include "include/tessera/ops/loss.h"
 #include "ops/kernel.h"
 
@@ -36,7 +39,8 @@ typedef struct class_job {
 
 /** A loss over pairs of elements, or its gradient. */
 typedef struct pair_job {
-    const void *x, *t, *g;    /* self, target, upstream gradient */
+    const ts_tensor *x, *t, *g; /* self, target; upstream gradient, NULL in forward */
+    ts_slots *slots;          /* rooms for blocks of operands that are not contiguous */
     /* out: loss, or gradient of self; dt: gradient of target. In backward either may be NULL.
      * parts: sum of the losses of each block of PAIR_BLOCK elements */
     void *out, *dt, *parts;
@@ -45,6 +49,27 @@ typedef struct pair_job {
     bool each;                /* reduction none: out or g has one element per pair */
     ts_dtype half;            /* bf16 or f16: the dtype of all elements but parts; else 0 */
 } pair_job;
+
+/** The elements of a block of x, t and, if there is one per pair, g. */
+typedef struct pair_block {
+    const char *x, *t, *g;
+} pair_block;
+
+/** Elements first to first + n - 1 of an operand: in place, or copied to `room`. */
+static const char *block_of(const ts_tensor *t, int64_t first, int64_t n, char *room)
+{
+    if (t->flags & TS_TENSOR_CONTIGUOUS)
+        return (const char *)t->data + first * ts_dtype_sizes[t->dtype];
+    ts_cpu_gather(t, first, n, room);
+    return room;
+}
+static pair_block pair_block_at(const pair_job *job, int64_t first, int64_t n, char *room)
+{
+    const int64_t each = PAIR_BLOCK * (int64_t)sizeof(double);
+    return (pair_block){block_of(job->x, first, n, room), block_of(job->t, first, n, room + each),
+                        job->g && job->each ? block_of(job->g, first, n, room + 2 * each) : NULL};
+}
+enum { PAIR_ROOM = 3 * PAIR_BLOCK * sizeof(double) }; /* bytes of a room */
 
 /* Loads min(left, VF_LANES) elements of dtype `half`; the other lanes are 0. */
 VEC_FN vf load_halves(const uint16_t *p, ts_dtype half, int64_t left)
@@ -238,13 +263,67 @@ static double pair_factor(const ts_tensor *x, int64_t reduction)
     return reduction == TS_REDUCTION_BATCHMEAN && x->ndim ? 1 / (double)x->sizes[0] : 1;
 }
 
-static void run_pairs(const ts_frame *f, const pair_job *job, pair_kind kind, bool backward)
+static void run_tasks(const ts_frame *f, pair_job *job, pair_kind kind, bool backward)
 {
     bool wide = f->plan->compute == TS_F64;
     int cost = kind >= PAIR_BCE ? 8 : 1;
     ts_parallel_for(ts_ceil_div(job->n, PAIR_BLOCK),
                     TS_CPU_GRAIN(wide ? 4 * cost : cost) / PAIR_BLOCK + 1,
-                    (wide ? pair_bodies_f64 : pair_bodies_f32)[kind][backward], (void *)job);
+                    (wide ? pair_bodies_f64 : pair_bodies_f32)[kind][backward], job);
+}
+
+static bool is_packed(const ts_tensor *t) { return !t || (t->flags & TS_TENSOR_CONTIGUOUS); }
+static const ts_tensor *result_of(const ts_frame *f, int i)
+{
+    return i < f->nrets && f->rets[i].tag == TS_TAG_TENSOR ? f->rets[i].t : NULL;
+}
+
+/** run_pairs() if an operand or a result is not contiguous. Operands that ts_cpu_gather() would
+ * read slowly are copied before, results afterwards. */
+static __attribute__((noinline)) ts_status run_strided(ts_frame *f, pair_job *job, pair_kind kind,
+                                                       bool backward)
+{
+    const ts_tensor **operands[] = {&job->x, &job->t, &job->g};
+    ts_tensor *made[2] = {NULL, NULL};
+    void **results[] = {&job->out, &job->dt};
+    bool gathers = false;
+    ts_slots slots;
+    TS_SCOPE;
+    for (int i = 0; i < 3; i++) {
+        if (is_packed(*operands[i]))
+            continue;
+        if (ts_cpu_gathers_well(*operands[i]))
+            gathers = true;
+        else
+            TS_TRY(*operands[i] = ts_contiguous((ts_tensor *)*operands[i]));
+    }
+    for (int i = 0; i < 2; i++)
+        if (!is_packed(result_of(f, i))) {
+            TS_TRY(made[i] = ts_contiguous(f->rets[i].t));
+            *results[i] = made[i]->data;
+        }
+    if (gathers && job->n) {
+        TS_TRY(ts_slots_begin(f, &slots, ts_ceil_div(job->n, PAIR_BLOCK), PAIR_ROOM,
+                              "blocks of a loss"));
+        job->slots = &slots;
+    }
+    run_tasks(f, job, kind, backward);
+    if (job->slots)
+        ts_slots_end(f, &slots);
+    for (int i = 0; i < 2; i++)
+        if (made[i])
+            TS_TRY(ts_copy_(f->rets[i].t, made[i]));
+    return TS_OK;
+}
+
+/** Runs the tasks. TS_ERR_MEMORY without memory for copies of operands. */
+static ts_status run_pairs(ts_frame *f, pair_job *job, pair_kind kind, bool backward)
+{
+    if (!is_packed(job->x) || !is_packed(job->t) || !is_packed(job->g) ||
+        !is_packed(result_of(f, 0)) || !is_packed(result_of(f, 1)))
+        return run_strided(f, job, kind, backward);
+    run_tasks(f, job, kind, backward);
+    return TS_OK;
 }
 
 /** name(self, target, reduction[, number]) */
@@ -253,26 +332,26 @@ static ts_status forward_pairs(ts_frame *f, pair_kind kind, double beta)
     const ts_tensor *x = f->args[0].t;
     bool wide = f->plan->compute == TS_F64;
     double one; /* the part of a single block */
-    pair_job job = {.x = x->data, .t = f->args[1].t->data, .out = f->rets[0].t->data, .n = x->numel,
+    pair_job job = {.x = x, .t = f->args[1].t, .out = f->rets[0].t->data, .n = x->numel,
                     .beta = beta, .half = half_of(f),
                     .each = f->args[2].i == TS_REDUCTION_NONE, .parts = &one};
     int64_t blocks = ts_ceil_div(job.n, PAIR_BLOCK);
     size_t bytes = !job.each && blocks > 1 ? (size_t)blocks * (wide ? 8 : 4) : 0;
     if (bytes && !(job.parts = ts_alloc(f->thread, bytes)))
         return ts_error_memory("the parts of a loss", (int64_t)bytes);
-    run_pairs(f, &job, kind, false);
-    if (!job.each)
+    ts_status status = run_pairs(f, &job, kind, false);
+    if (status == TS_OK && !job.each)
         store_total(f, job.parts, blocks, pair_factor(x, f->args[2].i), job.half, job.out);
     if (bytes)
         ts_free(f->thread, job.parts, bytes);
-    return TS_OK;
+    return status;
 }
 
 /** name_backward(grad, self, target, reduction[, number]) -> (dself, dtarget) */
 static ts_status backward_pairs(ts_frame *f, pair_kind kind, double beta)
 {
     const ts_tensor *x = f->args[1].t;
-    pair_job job = {.g = f->args[0].t->data, .x = x->data, .t = f->args[2].t->data, .n = x->numel,
+    pair_job job = {.g = f->args[0].t, .x = x, .t = f->args[2].t, .n = x->numel,
                     .beta = beta, .half = half_of(f),
                     .each = f->args[3].i == TS_REDUCTION_NONE,
                     .factor = pair_factor(x, f->args[3].i)};
@@ -280,8 +359,7 @@ static ts_status backward_pairs(ts_frame *f, pair_kind kind, double beta)
         job.out = f->rets[0].t->data;
     if (f->rets[1].tag == TS_TAG_TENSOR)
         job.dt = f->rets[1].t->data;
-    run_pairs(f, &job, kind, true);
-    return TS_OK;
+    return run_pairs(f, &job, kind, true);
 }
 
 static ts_status mse_loss(ts_frame *f) { return forward_pairs(f, PAIR_MSE, 0); }
@@ -312,13 +390,15 @@ static ts_status kl_div_backward(ts_frame *f)
     return backward_pairs(f, f->args[4].i ? PAIR_KL_LOG : PAIR_KL, 0);
 }
 
-#define BOTH(name, dtypes) {TS_OP_##name, name, {dtypes, 0}},                                      \
-    {TS_OP_##name##_backward, name##_backward, {dtypes, 0}}
+#define BOTH(name, dtypes, takes) {TS_OP_##name, name, {dtypes, takes}},                           \
+    {TS_OP_##name##_backward, name##_backward, {dtypes, takes}}
+#define PAIRS_OF(name) BOTH(name, REALS, TS_TAKES_STRIDES)
 #define REALS (TS_DT_FLOATS | TS_DT_HALVES)
 
-TS_CPU_FAMILY(loss, BOTH(cross_entropy, TS_DT_FLOATS),
+TS_CPU_FAMILY(loss, BOTH(cross_entropy, TS_DT_FLOATS, 0),
     {TS_OP_cross_entropy_grad, cross_entropy_grad, {TS_DT_FLOATS, 0}},
-    BOTH(nll_loss, REALS), BOTH(mse_loss, REALS), BOTH(l1_loss, REALS),
-    BOTH(smooth_l1_loss, REALS), BOTH(huber_loss, REALS), BOTH(kl_div, REALS),
-    {TS_OP_binary_cross_entropy_with_logits, bce_with_logits, {REALS, 0}},
-    {TS_OP_binary_cross_entropy_with_logits_backward, bce_with_logits_backward, {REALS, 0}})
+    BOTH(nll_loss, REALS, 0), PAIRS_OF(mse_loss), PAIRS_OF(l1_loss), PAIRS_OF(smooth_l1_loss),
+    PAIRS_OF(huber_loss), PAIRS_OF(kl_div),
+    {TS_OP_binary_cross_entropy_with_logits, bce_with_logits, {REALS, TS_TAKES_STRIDES}},
+    {TS_OP_binary_cross_entropy_with_logits_backward, bce_with_logits_backward,
+     {REALS, TS_TAKES_STRIDES}})

@@ -301,20 +301,21 @@ VEC_FN V S(pair_slope)(pair_kind kind, bool by_target, V x, V t, V beta)
 VEC_FN void S(pair_blocks)(pair_kind kind, const pair_job *job, int64_t begin, int64_t end)
 {
     V beta = F(set1)((T)job->beta);
+    char *room = job->slots ? ts_slot(job->slots) : NULL;
     for (int64_t block = begin; block < end; block++) {
         int64_t from = block * PAIR_BLOCK, n = ts_min64(PAIR_BLOCK, job->n - from);
+        pair_block p = pair_block_at(job, from, n, room);
         if (job->each) {
-            for (int64_t i = from; i < from + n; i += LANES) {
-                int64_t left = from + n - i;
-                V loss = S(pair)(kind, S(load_pair)(job->half, job->x, i, left),
-                                 S(load_pair)(job->half, job->t, i, left), beta);
-                S(store_pair)(job->half, job->out, i, loss, left);
+            for (int64_t i = 0; i < n; i += LANES) {
+                V loss = S(pair)(kind, S(load_pair)(job->half, p.x, i, n - i),
+                                 S(load_pair)(job->half, p.t, i, n - i), beta);
+                S(store_pair)(job->half, job->out, from + i, loss, n - i);
             }
             continue;
         }
         ((T *)job->parts)[block] =
-            SUM_OF(i, left, n, S(pair)(kind, S(load_pair)(job->half, job->x, from + i, left),
-                                       S(load_pair)(job->half, job->t, from + i, left), beta));
+            SUM_OF(i, left, n, S(pair)(kind, S(load_pair)(job->half, p.x, i, left),
+                                       S(load_pair)(job->half, p.t, i, left), beta));
     }
 }
 
@@ -322,20 +323,24 @@ VEC_FN void S(pair_blocks)(pair_kind kind, const pair_job *job, int64_t begin, i
 VEC_FN void S(pair_backward_blocks)(pair_kind kind, const pair_job *job, int64_t begin, int64_t end)
 {
     V beta = F(set1)((T)job->beta), scale = F(zero)();
+    char *room = job->slots ? ts_slot(job->slots) : NULL;
     if (!job->each)
-        scale = F(set1)((T)(S(load_pair)(job->half, job->g, 0, 1)[0] * job->factor));
-    int64_t last = ts_min64(end * PAIR_BLOCK, job->n);
-    for (int64_t i = begin * PAIR_BLOCK; i < last; i += LANES) {
-        V xi = S(load_pair)(job->half, job->x, i, last - i),
-          ti = S(load_pair)(job->half, job->t, i, last - i);
-        if (job->each)
-            scale = S(load_pair)(job->half, job->g, i, last - i);
-        if (job->out)
-            S(store_pair)(job->half, job->out, i, S(pair_slope)(kind, false, xi, ti, beta) * scale,
-                          last - i);
-        if (job->dt)
-            S(store_pair)(job->half, job->dt, i, S(pair_slope)(kind, true, xi, ti, beta) * scale,
-                          last - i);
+        scale = F(set1)((T)(S(load_pair)(job->half, job->g->data, 0, 1)[0] * job->factor));
+    for (int64_t block = begin; block < end; block++) {
+        int64_t from = block * PAIR_BLOCK, n = ts_min64(PAIR_BLOCK, job->n - from);
+        pair_block p = pair_block_at(job, from, n, room);
+        for (int64_t i = 0; i < n; i += LANES) {
+            V xi = S(load_pair)(job->half, p.x, i, n - i),
+              ti = S(load_pair)(job->half, p.t, i, n - i);
+            if (job->each)
+                scale = S(load_pair)(job->half, p.g, i, n - i);
+            if (job->out)
+                S(store_pair)(job->half, job->out, from + i,
+                              S(pair_slope)(kind, false, xi, ti, beta) * scale, n - i);
+            if (job->dt)
+                S(store_pair)(job->half, job->dt, from + i,
+                              S(pair_slope)(kind, true, xi, ti, beta) * scale, n - i);
+        }
     }
 }
 

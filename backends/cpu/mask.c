@@ -61,9 +61,15 @@ static ts_status cut(ts_frame *f, bool lower)
     triangle t = {out->data, self->data, self->sizes[self->ndim - 2], self->sizes[self->ndim - 1],
                   f->args[1].i,
                   ts_dtype_sizes[self->dtype], lower};
-    if (!(self->flags & TS_TENSOR_CONTIGUOUS)) {
-        TS_V(ts_cpu_copy_part)(out->data, out->strides, (ts_dtype)out->dtype, self->data,
-                               self->strides, (ts_dtype)self->dtype, self->sizes, self->ndim);
+    if (!(self->flags & TS_TENSOR_CONTIGUOUS)) { /* copies the columns that some row keeps */
+        int last = self->ndim - 1, item = t.item;
+        int64_t first = lower ? 0 : triangle_cut(&t, 0), sizes[TS_MAX_DIMS];
+        memcpy(sizes, self->sizes, (size_t)self->ndim * sizeof *sizes);
+        sizes[last] = (lower ? triangle_cut(&t, t.rows - 1) : t.columns) - first;
+        TS_V(ts_cpu_copy_part)(out->data + first * out->strides[last] * item, out->strides,
+                               (ts_dtype)out->dtype,
+                               self->data + first * self->strides[last] * item, self->strides,
+                               (ts_dtype)self->dtype, sizes, self->ndim);
         t.from = t.to;
     }
     if (self->numel)

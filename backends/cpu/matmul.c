@@ -107,8 +107,8 @@ VEC_FN void plain_u8_row(uint8_t *c, uint8_t alpha, const uint8_t *a, int64_t a_
 /*
  * Integers are summed as the unsigned type U, so that sums wrap. A panel of b is packed unless its
  * rows are contiguous, and all rows of a use it. name_narrow() computes integer products with few
- * columns, or with few rows and dense columns, as dot products. any_order: the order of a sum does
- * not change its value.
+ * columns, or with few rows and dense columns, as dot products; name_outer() multiplies a column by
+ * a row. any_order: the order of a sum does not change its value.
  */
 #define PLAIN(T, U, name, any_order)                                                               \
     static void name##_narrow(const ts_gemm *g)                                                    \
@@ -138,10 +138,30 @@ VEC_FN void plain_u8_row(uint8_t *c, uint8_t alpha, const uint8_t *a, int64_t a_
                 }                                                                                  \
             }                                                                                      \
     }                                                                                              \
+    VEC_FN void name##_outer(const ts_gemm *g)                                                     \
+    {                                                                                              \
+        U alpha = g->alpha ? (U)*g->alpha : 1;                                                     \
+        const T *a = g->a, *b = g->b;                                                              \
+        for (int64_t i = 0; i < g->m; i++, a += g->a_row) {                                        \
+            T *c = (T *)g->c + i * g->c_row;                                                       \
+            U x = alpha * (U)*a;                                                                   \
+            int64_t n = g->n;                                                                      \
+            if (g->b_column == 1)                                                                  \
+                for (int64_t j = 0; j < n; j++)                                                    \
+                    c[j] = (T)(x * (U)b[j]);                                                       \
+            else                                                                                   \
+                for (int64_t j = 0; j < n; j++)                                                    \
+                    c[j] = (T)(x * (U)b[j * g->b_column]);                                         \
+        }                                                                                          \
+    }                                                                                              \
     static void name(const ts_gemm *g)                                                             \
     {                                                                                              \
         const int64_t most = PANEL_BYTES / sizeof(T);                                              \
         T panel[PANEL_ROWS * PANEL_BYTES / sizeof(T)];                                             \
+        if (any_order && g->k == 1 && !g->add && !g->bias) {                                       \
+            name##_outer(g);                                                                       \
+            return;                                                                                \
+        }                                                                                          \
         if (any_order && (g->n < NARROW || (g->m < NARROW && g->b_row == 1))) {                    \
             name##_narrow(g);                                                                      \
             return;                                                                                \
@@ -262,18 +282,25 @@ static void multiply_tiles(const ts_gemm *g, ts_dtype dtype, int64_t count, int6
                     &r);
 }
 
+/** Computes a product of which one operand is a vector, on several threads; otherwise returns
+ * false. */
+static bool run_as_matvec(const ts_gemm *g, ts_dtype dtype)
+{
+    matvec v;
+    ts_parallel_body body = as_matvec(g, dtype, &v);
+    if (body)
+        ts_parallel_for(v.rows, TS_CPU_GRAIN(1) / ts_max64(v.k, 1) + 1, body, &v);
+    return body;
+}
+
 /** Computes `count` products by the fastest method. Failure to allocate scratch is an error,
  * because another method would change the bits. */
 static ts_status multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, int64_t count,
                           int64_t a_step, int64_t b_step, int64_t c_step)
 {
     ts_sgemm_plan plan;
-    matvec v;
-    ts_parallel_body body = count == 1 ? as_matvec(g, dtype, &v) : NULL;
-    if (body) {
-        ts_parallel_for(v.rows, TS_CPU_GRAIN(1) / ts_max64(v.k, 1) + 1, body, &v);
+    if (count == 1 && run_as_matvec(g, dtype))
         return TS_OK;
-    }
     if (dtype != TS_F32 || count != 1 || !TS_V(ts_sgemm_cut)(&plan, g, NULL)) {
         multiply_tiles(g, dtype, count, a_step, b_step, c_step);
         return TS_OK;
@@ -290,12 +317,17 @@ static ts_status multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, i
 size_t TS_V(ts_product_bytes)(const ts_gemm *g, ts_dtype dtype)
 {
     ts_sgemm_plan plan;
-    return dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan, g, NULL) ? plan.bytes : 0;
+    matvec v;
+    return dtype == TS_F32 && !as_matvec(g, dtype, &v) && TS_V(ts_sgemm_cut)(&plan, g, NULL)
+               ? plan.bytes
+               : 0;
 }
 
 void TS_V(ts_product)(const ts_gemm *g, ts_dtype dtype, void *scratch)
 {
     ts_sgemm_plan plan;
+    if (run_as_matvec(g, dtype))
+        return;
     if (dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan, g, NULL))
         TS_V(ts_sgemm_run)(&plan, scratch);
     else

@@ -179,9 +179,10 @@ static int64_t power_of_int(int64_t a, int64_t e)
 }
 /* not inlined, because the code is large */
 static __attribute__((noinline)) vf power_of_f32(vf a, vf b) { return vf_pow(a, b); }
+static __attribute__((noinline)) vd power_of_f64(vd a, vd b) { return vd_pow(a, b); }
 
 TS_LOOP2(vf, pow_f32, power_of_f32(a, b))
-TS_SCALAR_LOOP2(double, double, pow_f64, pow(a, b))
+TS_LOOP2(vd, pow_f64, power_of_f64(a, b))
 INTS(pow, power_of_int(a, b), (int32_t)power_of_int(a, b), (uint8_t)power_of_int(a, b))
 
 /* exponents that have cheaper and more exact forms */
@@ -278,14 +279,16 @@ VEC_FN vd lerp_vd(vd a, vd b, vd w)
     return vd_select(vd_lt(vd_abs(w), vd_set1(0.5)), a + w * (b - a), b - (b - a) * (1.0 - w));
 }
 TS_LOOP3(vf, lerp_f32, lerp_vf(a, b, c))
+TS_HALF_LOOPS(3, lerp)
 TS_LOOP3(vd, lerp_f64, lerp_vd(a, b, c))
 TS_LOOP2(vf, lerp_by_f32, lerp_vf(a, b, NUMBER_F))
+TS_HALF_LOOPS(2, lerp_by)
 TS_LOOP2(vd, lerp_by_f64, lerp_vd(a, b, NUMBER_D))
 
 static ts_status lerp_kernel(ts_frame *f)
 {
-    static const ts_loop tensor[TS_DTYPE_COUNT] = {FLOAT_LOOPS(lerp)};
-    static const ts_loop number[TS_DTYPE_COUNT] = {FLOAT_LOOPS(lerp_by)};
+    static const ts_loop tensor[TS_DTYPE_COUNT] = {REAL_LOOPS(lerp)};
+    static const ts_loop number[TS_DTYPE_COUNT] = {REAL_LOOPS(lerp_by)};
     if (f->args[2].tag == TS_TAG_TENSOR)
         return ts_cpu_pointwise(f, tensor, NULL, 3);
     double weight = ts_value_number(&f->args[2]);
@@ -293,19 +296,21 @@ static ts_status lerp_kernel(ts_frame *f)
 }
 
 TS_LOOP3(vf, addcmul_f32, a + NUMBER_F * b * c)
+TS_HALF_LOOPS(3, addcmul)
 TS_LOOP3(vd, addcmul_f64, a + NUMBER_D * b * c)
 TS_LOOP3(vf, addcdiv_f32, a + NUMBER_F * b / c)
+TS_HALF_LOOPS(3, addcdiv)
 TS_LOOP3(vd, addcdiv_f64, a + NUMBER_D * b / c)
 
 static ts_status addcmul_kernel(ts_frame *f)
 {
-    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(addcmul)};
+    static const ts_loop loops[TS_DTYPE_COUNT] = {REAL_LOOPS(addcmul)};
     double value = ts_value_number(&f->args[3]);
     return ts_cpu_pointwise(f, loops, &value, 3);
 }
 static ts_status addcdiv_kernel(ts_frame *f)
 {
-    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(addcdiv)};
+    static const ts_loop loops[TS_DTYPE_COUNT] = {REAL_LOOPS(addcdiv)};
     double value = ts_value_number(&f->args[3]);
     return ts_cpu_pointwise(f, loops, &value, 3);
 }

@@ -392,22 +392,51 @@ static double weight(const ts_tensor *p, int64_t i)
     return p->dtype == TS_F32 ? ((const float *)p->data)[i] : ((const double *)p->data)[i];
 }
 
+enum { SUMS = 8 }; /* sums of weights that are added side by side */
+/* Returns the sum of weights and counts those above 0; -1 if one is negative or not finite. */
+#define ADD_WEIGHTS(T, name)                                                                       \
+    static double name(const void *weights, int64_t n, int64_t *positive)                          \
+    {                                                                                              \
+        const T *x = weights;                                                                      \
+        double sums[SUMS] = {0};                                                                   \
+        int64_t whole = n / SUMS * SUMS, some = 0, wrong = 0;                                      \
+        for (int64_t i = 0; i < whole; i += SUMS)                                                  \
+            for (int64_t k = 0; k < SUMS; k++)                                                     \
+                sums[k] += (double)x[i + k];                                                       \
+        for (int64_t i = whole; i < n; i++)                                                        \
+            sums[i - whole] += (double)x[i];                                                       \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            wrong |= !(x[i] >= 0 && x[i] < (T)INFINITY);                                           \
+            some += x[i] > 0;                                                                      \
+        }                                                                                          \
+        *positive = wrong ? -1 : some;                                                             \
+        for (int k = 1; k < SUMS; k++)                                                             \
+            sums[0] += sums[k];                                                                    \
+        return sums[0];                                                                            \
+    }
+ADD_WEIGHTS(float, add_weights_f32)
+ADD_WEIGHTS(double, add_weights_f64)
+
+/** Names the first weight of a row that is negative or not finite; one must exist. */
+static TS_COLD ts_status fail_weight(ts_frame *f, const ts_tensor *p, int64_t row)
+{
+    int64_t n = f->plan->count, c = 0;
+    while (weight(p, row * n + c) >= 0 && !isinf(weight(p, row * n + c)))
+        c++;
+    return ts_fail_arg(f, 0, TS_ERR_VALUE, "expected finite weights >= 0, row %lld has %g at %lld",
+                       (long long)row, weight(p, row * n + c), (long long)c);
+}
+
 static ts_status check_weights(ts_frame *f, const ts_tensor *p, bool replacement)
 {
     const ts_plan *plan = f->plan;
-    int64_t draws = f->args[1].i;
+    int64_t draws = f->args[1].i, n = plan->count;
     for (int64_t row = 0; row < plan->outer; row++) {
-        double sum = 0;
         int64_t positive = 0;
-        for (int64_t c = 0; c < plan->count; c++) {
-            double x = weight(p, row * plan->count + c);
-            if (!(x >= 0) || isinf(x))
-                return ts_fail_arg(f, 0, TS_ERR_VALUE,
-                                   "expected finite weights >= 0, row %lld has %g at %lld",
-                                   (long long)row, x, (long long)c);
-            sum += x;
-            positive += x > 0;
-        }
+        double sum = (p->dtype == TS_F32 ? add_weights_f32 : add_weights_f64)(
+            (const char *)p->data + row * n * ts_dtype_sizes[p->dtype], n, &positive);
+        if (positive < 0)
+            return fail_weight(f, p, row);
         if (!(sum > 0) || isinf(sum))
             return ts_fail_arg(f, 0, TS_ERR_VALUE,
                                "expected weights with a finite sum above 0, row %lld sums to %g",
@@ -439,27 +468,46 @@ VEC_FN double uniform_at(uniforms *u, int64_t i)
     return ts_philox_to_f64(word64(u->w, i % share));
 }
 
+/* Stores the sums of weights 0 to c at cumulated[c]; returns the last index of a weight above 0. Of
+ * four additions, one waits for the one before. */
+#define CUMULATE(T, name)                                                                          \
+    VEC_FN int64_t name(const T *x, int64_t n, double *cumulated)                                  \
+    {                                                                                              \
+        double sum = 0;                                                                            \
+        int64_t c = 0, last = n - 1;                                                               \
+        for (; c + 4 <= n; c += 4) {                                                               \
+            double a = (double)x[c], b = a + (double)x[c + 1], d = b + (double)x[c + 2],           \
+                   e = d + (double)x[c + 3];                                                       \
+            cumulated[c] = sum + a;                                                                \
+            cumulated[c + 1] = sum + b;                                                            \
+            cumulated[c + 2] = sum + d;                                                            \
+            sum = cumulated[c + 3] = sum + e;                                                      \
+        }                                                                                          \
+        for (; c < n; c++)                                                                         \
+            sum = cumulated[c] = sum + (double)x[c];                                               \
+        while (last > 0 && !(x[last] > 0))                                                         \
+            last--;                                                                                \
+        return last;                                                                               \
+    }
+CUMULATE(float, cumulate_f32)
+CUMULATE(double, cumulate_f64)
+
 /** Samples by the inverse of the cumulative weights, which are in scratch. */
 static void with_replacement(const ts_frame *f, const ts_tensor *p, int64_t row, uniforms *u,
                              void *scratch, int64_t *out)
 {
     double *cumulated = scratch;
-    int64_t categories = f->plan->count, draws = f->args[1].i, last = 0;
-    double sum = 0;
-    for (int64_t c = 0; c < categories; c++) {
-        double x = weight(p, row * categories + c);
-        sum += x;
-        cumulated[c] = sum;
-        last = x > 0 ? c : last;
-    }
+    int64_t n = f->plan->count, draws = f->args[1].i, last;
+    last = p->dtype == TS_F32 ? cumulate_f32((const float *)p->data + row * n, n, cumulated)
+                              : cumulate_f64((const double *)p->data + row * n, n, cumulated);
     for (int64_t s = 0; s < draws; s++) { /* finds the first category whose sum exceeds `goal` */
-        double goal = uniform_at(u, row * draws + s) * sum;
+        double goal = uniform_at(u, row * draws + s) * cumulated[n - 1];
         int64_t first = 0;
-        for (int64_t n = last; n > 0;) { /* without branches, which random numbers mispredict */
-            int64_t half = n / 2;
+        for (int64_t left = last; left > 0;) { /* without branches, which would mispredict */
+            int64_t half = left / 2;
             bool above = !(cumulated[first + half] > goal);
             first += above ? half + 1 : 0;
-            n = above ? n - half - 1 : half;
+            left = above ? left - half - 1 : half;
         }
         out[s] = first;
     }

@@ -8,6 +8,7 @@
 #define TS_BACKENDS_CPU_RESAMPLE_COPIES_H
 
 #include "backends/cpu/bytes.h"
+#include "backends/cpu/copy.h"
 #include "backends/cpu/loops.h"
 #include "core/alloc.h"
 #include "core/parallel.h"
@@ -292,6 +293,30 @@ static bool copy_small_planes(const copy_job *job, int64_t planes)
     return true;
 }
 
+/** True if each position of the result has a source, and the sources of a dim are one run. */
+static bool is_crop(const copy_job *job)
+{
+    for (int k = 0; k < 3; k++)
+        if (job->axis[k].run || job->axis[k].end != job->axis[k].out)
+            return false;
+    return true;
+}
+
+static void copy_crop(const copy_job *job, int64_t planes, ts_dtype dtype, int64_t pixel)
+{
+    const sources *a = job->axis;
+    const int64_t sizes[] = {planes, a[0].out, a[1].out, a[2].out, pixel};
+    int64_t from[5], to[5], first = 0;
+    from[4] = to[4] = 1;
+    for (int k = 3; k >= 0; k--) {
+        from[k] = from[k + 1] * (k == 3 ? pixel : a[k].in);
+        to[k] = to[k + 1] * sizes[k + 1];
+        first += k ? a[k - 1].from * from[k] : 0;
+    }
+    TS_V(ts_cpu_copy_part)(job->y, to, dtype, job->x + first * ts_dtype_sizes[dtype], from, dtype,
+                           sizes, 5);
+}
+
 /** Runs an op that only copies elements. An element of the last dim becomes `channels` positions of
  * `pixel` elements. value: the element of constant padding. TS_ERR_MEMORY. */
 static ts_status copy_images(ts_frame *f, const ts_resampling *r, int64_t planes, int64_t pixel,
@@ -315,7 +340,9 @@ static ts_status copy_images(ts_frame *f, const ts_resampling *r, int64_t planes
     }
     int64_t rows = planes * job.axis[0].out * job.axis[1].out,
             cost = 2 * job.axis[2].out * pixel;
-    if (!copy_small_planes(&job, planes))
+    if (is_crop(&job))
+        copy_crop(&job, planes, (ts_dtype)f->args[0].t->dtype, pixel);
+    else if (!copy_small_planes(&job, planes))
         ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, copy_rows, &job);
     ts_free(f->thread, a.memory, a.bytes);
     return TS_OK;

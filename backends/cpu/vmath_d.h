@@ -3,7 +3,7 @@
  * rules of vmath.h apply: every variant uses the same formulas, a lane's result depends only on its
  * argument, and tests/cpu/vmath.c asserts the bounds, here for arguments sampled from all of f64.
  *
- * Sine, cosine and tangent beyond |x| = 2^20, and powers, go to libm lane by lane.
+ * Sine, cosine and tangent beyond |x| = 2^20 go to libm lane by lane.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VMATH_D_H
@@ -203,20 +203,82 @@ VEC_FN vd vd_log10(vd x)
     return vd_log_limits(x, vd_fma(k, vd_set1(0x1.34413509f7p-2), r));
 }
 
+/* e^(x + low) for x in [-745, 710], |low| at most an ulp of x. */
+VEC_FN vd vec_exp_sum_d(vd x, vd low)
+{
+    vd n = vd_rint(x * 0x1.71547652b82fep+0);
+    return vd_exp_reduced(vd_exp_reduce(x, n) + low, n);
+}
+
 /** Error function: 2 ulp. */
 VEC_FN vd vd_erf(vd x)
 {
     vd a = vd_min_fast(vd_set1(6.0), vd_abs(x));
-    vd large = 1.0 - vd_normal_tail(a * 0x1.6a09e667f3bcdp+0, vd_exp_square(a, 1.0)) * 2.0;
+    /* minimax.py erfc_d; erf rounds to 1 at 6, so erfc needs only a small absolute error */
+    vd g = VEC_POLY_D(a - 3.5, 3.0321249720422894, 0.92399274753331162, 0.012217230723157699,
+                      -0.0019975919922257039, 0.00032111516412871422, -4.9664258081218686e-05,
+                      7.2191883970355784e-06, -9.516542269759556e-07, 1.0945547827551804e-07,
+                      -9.3035942468943225e-10, 2.071265645396705e-09, -3.9690343008546603e-10,
+                      -2.2545664946944475e-09, -1.4904448241901943e-09, -6.2082772759501511e-10,
+                      -1.5385604154646949e-10, -2.2707341665068326e-11, -1.5079233293013574e-12);
+    vd large = 1.0 - vec_exp_sum_d(vd_neg(vd_fma(a, g, a)), vd_zero());
     return vd_select(vd_lt(a, vd_set1(1.0)), vec_erf_near_d(x), vd_copysign(large, x));
 }
 
-/** x^y by C's pow(), lane by lane. */
+/* log(x) of a positive x as the result plus *low: relative error 2^-63. With x = m 2^k, s = (m - 1)
+ * / (m + 1) and z = s^2, it is k ln 2 + s (2 + z (2/3 + z g(z))). A name with _l is the low part of
+ * a sum of two numbers. */
+VEC_FN vd vec_log_parts_d(vd x, vd *low)
+{
+    vd k, m = vd_split(x, &k), f = m - 1.0, sum = m + 1.0, sum_l = m - (sum - 1.0);
+    vd inverse = 1.0 / sum, s = f * inverse;
+    vd s_l = (vd_fma(vd_neg(s), sum, f) - s * sum_l) * inverse;
+    vd z = s * s, z_l = vd_fma(s, s, vd_neg(z)) + 2.0 * s * s_l;
+    /* minimax.py log_parts_d */
+    vd t = z * VEC_POLY_D(z, 0.40000000000002289, 0.28571428570082619, 0.22222222523087887,
+                          0.18181784079020735, 0.15386771078058645, 0.13256487361040775,
+                          0.13199484068884315);
+    vd base = vd_set1(0x1.5555555555555p-1), q = base + t;
+    vd q_l = (t - (q - base)) + 0x1.5555555555555p-55;
+    vd r = z * q, r_l = vd_fma(z, q, vd_neg(r)) + (z * q_l + z_l * q);
+    vd u = r + 2.0, u_l = (r - (u - 2.0)) + r_l;
+    vd y = s * u, y_l = vd_fma(s, u, vd_neg(y)) + (s * u_l + s_l * u);
+    vd whole = k * 0x1.62e42fefa3p-1, high = whole + y;
+    *low = (y - (high - whole)) + (y_l + k * 0x1.3de6af278ece6p-42);
+    return high;
+}
+
+/** x^y with the limits of C's pow(): 2 ulp. Lanes with zeros, infinities or NaN call libm; without
+ * FMA, which computes the rounding errors of products, all lanes. */
 VEC_FN vd vd_pow(vd x, vd y)
 {
+#if VEC_ISA == VEC_IS_baseline && !defined __FP_FAST_FMA
     for (int i = 0; i < VD_LANES; i++)
         x[i] = pow(x[i], y[i]);
     return x;
+#else
+    vd inf = vd_set1(INFINITY), low, log = vec_log_parts_d(vd_abs(x), &low), e = y * log;
+    low = vd_fma(y, log, vd_neg(e)) + y * low;
+    vdm inside = vd_lt(vd_abs(e), vd_set1(1000.0));
+    vd result = vec_exp_sum_d(vd_clamp(e, -746, 710), vd_select(inside, low, vd_zero()));
+
+    /* A negative base: NaN unless y is an integer, negative if y is odd. */
+    vdm negative = vd_lt(x, vd_zero());
+    if (vdm_any(negative)) {
+        vd half = y * 0.5;
+        vdm whole = vd_eq(vd_rint(y), y), odd = vdm_and(whole, vd_ne(vd_rint(half), half));
+        result = vd_select(vdm_and(negative, odd), vd_neg(result), result);
+        result = vd_select(vdm_and(negative, vdm_not(whole)), vd_set1(NAN), result);
+    }
+    vdm plain = vdm_and(vdm_and(vd_lt(vd_abs(x), inf), vd_ne(x, vd_zero())),
+                        vd_lt(vd_abs(y), inf));
+    if (__builtin_expect(vdm_all(plain), 1))
+        return result;
+    for (int i = 0; i < VD_LANES; i++)
+        if (!(fabs(x[i]) < INFINITY && x[i] != 0 && fabs(y[i]) < INFINITY))
+            result[i] = pow(x[i], y[i]);
+    return result;
+#endif
 }
 
 #endif

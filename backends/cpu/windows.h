@@ -246,18 +246,40 @@ static void gather_by_window(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Gathers one tap j of one channel for `run` windows along the last dim, starting at window p. */
-static void gather_run(const windows *w, char *to, const window_index *p, const int64_t *j,
-                       const char *channel, int64_t run)
+/** Sets `bytes` bytes, which are whole elements, to 0. Most runs are short. */
+TS_INLINE void clear_run(char *to, int64_t bytes)
+{
+    static const char zeros[TS_FILL_LINE];
+    if (bytes > 0)
+        ts_fill_bytes(to, bytes, zeros);
+}
+
+/** A tap of a line of windows along the last dim: it is inside the image at windows low to high -
+ *  1, and reads element `offset` at window 0. */
+typedef struct line_tap {
+    int64_t low, high, offset;
+} line_tap;
+
+/** The tap j of windows first to first + run - 1 of a line. */
+static line_tap line_tap_of(const windows *w, int64_t j, int64_t first, int64_t run)
 {
     const axis *a = &w->axis[2];
-    int64_t offset = a->base + j[2] * a->shift, low, high;
-    inside_of(p->i[2] * a->move + offset, a->move, w->from.size[2], run, &low, &high);
-    memset(to, 0, (size_t)(low * w->item));
-    memset(to + high * w->item, 0, (size_t)((run - high) * w->item));
-    const char *from = channel + ((p->i[2] + low) * a->move + offset) * w->from.at[2] * w->item;
-    if (high > low)
-        copy_run(to + low * w->item, 1, from, a->move * w->from.at[2], high - low, w->item);
+    line_tap t = {.offset = first * a->move + a->base + j * a->shift};
+    inside_of(t.offset, a->move, w->from.size[2], run, &t.low, &t.high);
+    return t;
+}
+
+/** Gathers one tap of one channel for `run` windows along the last dim. */
+TS_INLINE void gather_run(const windows *w, char *to, const line_tap *t, const char *channel,
+                          int64_t run)
+{
+    int64_t item = w->item, step = w->axis[2].move * w->from.at[2];
+    clear_run(to, t->low * item);
+    clear_run(to + t->high * item, (run - t->high) * item);
+    if (t->high > t->low)
+        copy_run(to + t->low * item, 1,
+                 channel + (t->offset * w->from.at[2] + t->low * step) * item, step,
+                 t->high - t->low, w->item);
 }
 
 /** Gathers rows begin to end - 1 of the matrix (channels, taps, count). */
@@ -273,13 +295,17 @@ static void gather_by_tap(void *ctx, int64_t begin, int64_t end)
         }
         char *to = w->to + row * w->row * w->item;
         window_index p = window_index_of(a, w->first);
+        const line_tap whole = line_tap_of(w, j[2], 0, a[2].count);
         for (int64_t done = 0; done < w->count; done += run, advance_window(&p, a, run)) {
             run = ts_min64(a[2].count - p.i[2], w->count - done);
             const char *at = line_at(w, &p, j[0], j[1]);
+            line_tap t = whole;
+            if (run < a[2].count)
+                t = line_tap_of(w, j[2], p.i[2], run);
             if (at)
-                gather_run(w, to, &p, j, at + left * w->from.c * w->item, run);
+                gather_run(w, to, &t, at + left * w->from.c * w->item, run);
             else
-                memset(to, 0, (size_t)(run * w->item));
+                clear_run(to, run * w->item);
             to += run * w->item;
         }
     }

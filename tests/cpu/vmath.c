@@ -233,6 +233,43 @@ VEC_TEST(pow_follows_c)
     printf("pow: %.2f ulp\n", worst);
 }
 
+/* Special values, any bases with exponents whose powers are finite, and bases near 1. */
+VEC_TEST(pow_of_doubles_follows_c)
+{
+    const double odd[] = {0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, 2.5, INFINITY,
+                          -INFINITY, NAN, 1e-310, -1e-310, 1.7e308, -1.7e308, 0x1p53 - 1,
+                          1 - 0x1p53, 0x1p53, 1 + 0x1p-52, 1 - 0x1p-53, 1023.0, -1074.0};
+    enum { N = sizeof odd / sizeof odd[0] };
+    double worst = 0;
+    uint64_t state = 9;
+    for (int turn = 0; turn < 200000; turn++) {
+        double x[VD_LANES], y[VD_LANES], r[VD_LANES];
+        for (int i = 0; i < VD_LANES; i++) {
+            double unit[2];
+            for (int k = 0; k < 2; k++) {
+                state = state * 6364136223846793005u + 1442695040888963407u;
+                unit[k] = (double)(int64_t)(state ^ state >> 31) * 0x1p-63;
+            }
+            x[i] = turn % 2 ? exp2(unit[0] * 1075) : 1 + unit[0] * ldexp(1, -(turn % 50));
+            y[i] = turn % 3 ? unit[1] * 1100 / log2(x[i]) : unit[1] * 4;
+            if (turn < N * N) {
+                x[i] = odd[turn % N];
+                y[i] = odd[turn / N];
+            }
+        }
+        vd_store(r, vd_pow(vd_load(x), vd_load(y)));
+        for (int i = 0; i < VD_LANES; i++) {
+            long double exact = powl(x[i], y[i]);
+            double u = ulps_d(r[i], exact);
+            MUST(u <= 2, "pow(%a, %a): %a instead of %La", x[i], y[i], r[i], exact);
+            MUST(isnan(exact) || !signbit(r[i]) == !signbit(exact), "pow(%a, %a): sign of %a", x[i],
+                 y[i], r[i]);
+            worst = fmax(worst, u);
+        }
+    }
+    printf("pow of f64: %.2f ulp\n", worst);
+}
+
 /* f32 and f64: zeros, infinities, NaN, the ends of the exponents, and angles drawn around the
  * borders of the formula. */
 VEC_TEST(atan2_follows_c)

@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: MIT
 #include "tests/ops/values.h"
 
+#include "core/philox.h"
+
 #include <math.h>
 
 TS_TEST(places_by_form)
@@ -59,4 +61,28 @@ TS_TEST(one_of_equal_elements_gets_the_gradient)
     ck_assert(!ts_requires_grad(places));
     ck_assert_int_eq(ts_backward(ts_sum(ts_mul_scalar(y, 3))), TS_OK);
     EXPECT(ts_grad(t), 3, 0, 0, 0, 3, 0);
+}
+
+/* Results of a few adjacent columns are searched side by side. */
+TS_TEST(drawn_columns_have_the_first_of_their_largest_elements, .loop = 60)
+{
+    uint64_t draw = 0;
+    int64_t sizes[3];
+    for (int d = 0; d < 3; d++)
+        sizes[d] = 1 + (int64_t)(ts_philox_u64(31, (uint64_t)_i, draw++) % (d ? 40 : 200));
+    sizes[2] = _i % 2 ? sizes[2] : 1 + sizes[2] % 9;
+    ts_manual_seed((uint64_t)_i);
+    ts_tensor *t = ts_randint_on(sizes, 3, 0, 9, _i % 3 ? TS_F32 : TS_U8, TS_DEVICE_CPU), *places;
+    ts_set_num_threads(1 + _i % 4);
+    ts_tensor *found = ts_to(ts_max_dim(t, 1, false, &places), TS_F64), *wide = ts_to(t, TS_F64);
+    const double *x = ts_data(wide), *best = ts_data(found);
+    const int64_t *at = ts_data(places);
+    for (int64_t r = 0; r < sizes[0] * sizes[2]; r++) {
+        const double *column = x + r / sizes[2] * sizes[1] * sizes[2] + r % sizes[2];
+        int64_t first = 0;
+        for (int64_t k = 1; k < sizes[1]; k++)
+            first = column[k * sizes[2]] > column[first * sizes[2]] ? k : first;
+        ck_assert_int_eq(at[r], first);
+        ck_assert_double_eq(best[r], column[first * sizes[2]]);
+    }
 }

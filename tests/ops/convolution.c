@@ -526,3 +526,55 @@ TS_TEST(a_transposed_convolution_may_have_an_empty_result)
         FAILS(TS_ERR_SHAPE, ts_conv_transpose2d(ts_narrow(in[0], 2, 0, 0), in[1], in[2], NULL));
     }
 }
+
+/** Small multiples of 1/4, whose sums of products are exact in f32. */
+static ts_tensor *quarters(uint64_t *state, const int64_t *sizes, int ndim)
+{
+    ts_tensor *t = ts_empty(sizes, ndim, TS_F64);
+    double *x = ts_data_mut(t);
+    for (int64_t i = 0; i < t->numel; i++)
+        x[i] = 0.25 * (double)(drawn(state, 0, 16) - 8);
+    return t;
+}
+
+/* The products of halves add in f32, and round each result once. */
+TS_TEST(gradients_of_windows_of_one_element_are_rounded_once)
+{
+    const char *text = getenv("TS_TEST_SEED");
+    uint64_t state = text ? strtoull(text, NULL, 10) : 1;
+    for (int i = 0; i < 60; i++) {
+        TS_SCOPE;
+        ts_dtype dtype = i % 2 ? TS_BF16 : TS_F16;
+        int dims = 1 + i / 2 % 3, last = dims == 2 && drawn(&state, 0, 1);
+        ts_conv_opts opts = {.size = sizeof opts};
+        int64_t x_sizes[5] = {drawn(&state, 1, 3), drawn(&state, 1, 40)},
+                w_sizes[5] = {drawn(&state, 1, 40), x_sizes[1], 1, 1, 1};
+        for (int d = 0; d < dims; d++) {
+            x_sizes[2 + d] = drawn(&state, 1, 12);
+            opts.stride[d] = drawn(&state, 1, 3);
+        }
+        ts_tensor *x = quarters(&state, x_sizes, dims + 2), *grads[2][3];
+        ts_tensor *w = quarters(&state, w_sizes, dims + 2),
+                  *b = quarters(&state, TS_SIZES(w_sizes[0])), *g = NULL;
+        if (last)
+            x = ts_to_channels_last(x);
+        for (int k = 0; k < 2; k++) {
+            ts_tensor *leaves[3] = {x, w, b};
+            for (int j = 0; j < 3; j++)
+                OK(ts_set_requires_grad(
+                    leaves[j] = ts_detach(ts_to(leaves[j], k ? dtype : TS_F64)), true));
+            ts_tensor *y = (dims == 1   ? ts_conv1d
+                            : dims == 2 ? ts_conv2d
+                                        : ts_conv3d)(leaves[0], leaves[1], leaves[2], &opts);
+            OK(y);
+            g = g ? g : quarters(&state, y->sizes, y->ndim);
+            OK(ts_backward(ts_sum(ts_mul(ts_to(y, TS_F64), g))));
+            for (int j = 0; j < 3; j++)
+                grads[k][j] = ts_contiguous(ts_to(ts_grad(leaves[j]), dtype));
+        }
+        for (int j = 0; j < 3; j++)
+            ck_assert_msg(!memcmp(ts_data(grads[0][j]), ts_data(grads[1][j]),
+                                  2 * (size_t)grads[0][j]->numel),
+                          "case %d: gradient %d differs", i, j);
+    }
+}

@@ -223,3 +223,69 @@ TS_TEST(drawn_one_hot_rows_have_one_one, .loop = 24)
                 ck_abort_msg("case %d: element (%lld, %lld) is wrong", _i, (long long)k,
                              (long long)c);
 }
+
+/** A number from low to high. */
+static int64_t pick(uint64_t seed, uint64_t *draw, int64_t low, int64_t high)
+{
+    return low + (int64_t)(ts_philox_u64(91, seed, (*draw)++) % (uint64_t)(high - low + 1));
+}
+
+/* src is larger than the index, and all tensors are views. */
+TS_TEST(scatters_of_views_equal_those_of_copies, .loop = 40)
+{
+    uint64_t draw = 0, seed = (uint64_t)_i;
+    int64_t n = pick(seed, &draw, 1, 30), rows = pick(seed, &draw, 1, 9),
+            columns = pick(seed, &draw, 1, 50), few = pick(seed, &draw, 1, rows);
+    int dim = _i % 2;
+    ts_dtype dtype = _i % 3 ? TS_F32 : TS_I64;
+    const int64_t self_sizes[] = {dim ? rows : n, dim ? n : rows},
+                  index_sizes[] = {dim ? few : columns, dim ? columns : few};
+    ts_tensor *self = ts_t(count_up(TS_SIZES(self_sizes[1], self_sizes[0]), dtype)),
+              *src = ts_slice(count_up(TS_SIZES(2 * index_sizes[0], index_sizes[1] + 3), dtype), 0,
+                              0, TS_END, 2),
+              *index = ts_empty(TS_SIZES(index_sizes[1], index_sizes[0]), TS_I64);
+    int64_t *at = ts_data_mut(index);
+    for (int64_t k = 0; k < few * columns; k++)
+        at[k] = pick(seed, &draw, 0, n - 1);
+    index = ts_t(index);
+    ts_set_num_threads(1 + _i % 4);
+    for (int add = 0; add < 2; add++) {
+        ts_tensor *(*op)(ts_tensor *, int, ts_tensor *, ts_tensor *) =
+            add ? ts_scatter_add : ts_scatter;
+        ts_tensor *(*in_place)(ts_tensor *, int, ts_tensor *, ts_tensor *) =
+            add ? ts_scatter_add_ : ts_scatter_;
+        ts_tensor *want = op(ts_contiguous(self), dim, ts_contiguous(index), ts_contiguous(src)),
+                  *got = op(self, dim, index, src), *written = ts_t(ts_clone(ts_t(self)));
+        ck_assert_ptr_nonnull(in_place(written, dim, index, src));
+        ck_assert(!ts_is_contiguous(written) || n == 1 || rows == 1);
+        written = ts_contiguous(written);
+        size_t bytes = (size_t)(n * rows) * (dtype == TS_F32 ? 4 : 8);
+        ck_assert(!memcmp(ts_data(got), ts_data(want), bytes));
+        ck_assert(!memcmp(ts_data(written), ts_data(want), bytes));
+    }
+}
+
+TS_TEST(index_add_of_views_equals_that_of_copies, .loop = 24)
+{
+    uint64_t draw = 0, seed = 1000 + (uint64_t)_i;
+    int64_t n = pick(seed, &draw, 1, 30), rows = pick(seed, &draw, 2, 60),
+            count = pick(seed, &draw, 1, 20);
+    int dim = _i % 2;
+    ts_tensor *self = ts_t(count_up(TS_SIZES(dim ? n : rows, dim ? rows : n), TS_F32)),
+              *src = ts_slice(count_up(TS_SIZES(2 * (dim ? rows : count), dim ? count : rows),
+                                       TS_F32), 0, 0, TS_END, 2),
+              *index = ts_empty(TS_SIZES(2 * count), TS_I64);
+    int64_t *at = ts_data_mut(index);
+    for (int64_t k = 0; k < 2 * count; k++)
+        at[k] = pick(seed, &draw, 0, n - 1);
+    index = ts_slice(index, 0, 0, TS_END, 2);
+    ts_set_num_threads(1 + _i % 4);
+    ts_tensor *want = ts_index_add(ts_contiguous(self), dim, ts_contiguous(index),
+                                   ts_contiguous(src)),
+              *got = ts_index_add(self, dim, index, src), *written = ts_t(ts_clone(ts_t(self)));
+    ck_assert_ptr_nonnull(ts_index_add_(written, dim, index, src));
+    written = ts_contiguous(written);
+    size_t bytes = (size_t)(n * rows) * sizeof(float);
+    ck_assert(!memcmp(ts_data(got), ts_data(want), bytes));
+    ck_assert(!memcmp(ts_data(written), ts_data(want), bytes));
+}

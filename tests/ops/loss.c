@@ -447,3 +447,60 @@ TS_TEST(threads_do_not_change_a_bit)
     }
     ck_assert(same_bits(y[0], y[1]) && same_bits(m[0], m[1]) && same_bits(g[0], g[1]));
 }
+
+/** A tensor of these sizes whose elements are every second one, transposed or broadcast. */
+static ts_tensor *drawn_view(uint64_t seed, int kind, int64_t rows, int64_t columns, ts_dtype dtype)
+{
+    ts_dtype drawn = dtype == TS_F64 ? TS_F64 : TS_F32;
+    ts_tensor *t;
+    switch (kind) {
+    case 0: t = numbers(seed, TS_SIZES(rows, columns), drawn); break;
+    case 1: t = numbers(seed, TS_SIZES(rows, 2 * columns), drawn); break;
+    case 2: t = numbers(seed, TS_SIZES(columns, rows), drawn); break;
+    default: t = numbers(seed, TS_SIZES(1, columns), drawn);
+    }
+    t = ts_to(t, dtype);
+    return kind == 1   ? ts_slice(t, 1, 0, TS_END, 2)
+           : kind == 2 ? ts_t(t)
+           : kind == 3 ? ts_expand(t, TS_SIZES(rows, columns))
+                       : t;
+}
+
+/* Blocks of strided operands are gathered; the bits are those of contiguous copies. */
+TS_TEST(losses_of_views_have_the_bits_of_copies, .loop = 96)
+{
+    static const char *const names[] = {"mse_loss", "smooth_l1_loss", "huber_loss"};
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16};
+    TS_SCOPE;
+    uint64_t seed = (uint64_t)_i;
+    int64_t rows = 1 + (int64_t)(fabs(number(seed, 1)) * 70),
+            columns = 1 + (int64_t)(fabs(number(seed, 2)) * 130), reduction = _i / 4 % 3;
+    const char *name = names[_i / 12 % 3];
+    char backward[32];
+    snprintf(backward, sizeof backward, "%s_backward", name);
+    ts_dtype dtype = dtypes[_i % 4];
+    ts_tensor *x = drawn_view(seed + 100, _i % 4 ^ _i / 4 % 4, rows, columns, dtype),
+              *t = drawn_view(seed + 200, _i / 16 % 4, rows, columns, dtype),
+              *g = reduction == TS_REDUCTION_NONE
+                       ? drawn_view(seed + 300, _i / 3 % 4, rows, columns, dtype)
+                       : ts_to(numbers(seed, NULL, 0, dtype == TS_F64 ? TS_F64 : TS_F32), dtype);
+    ts_tensor *results[2][3];
+    ts_set_num_threads(1 + _i % 3);
+    for (int copied = 0; copied < 2; copied++) {
+        ts_tensor *operands[] = {x, t, g};
+        for (int k = 0; copied && k < 3; k++)
+            operands[k] = ts_contiguous(operands[k]);
+        ts_value args[] = {ts_value_tensor(operands[2]), ts_value_tensor(operands[0]),
+                           ts_value_tensor(operands[1]), ts_value_int(reduction),
+                           ts_value_float(0.75)};
+        int more = name[0] != 'm'; /* mse_loss has no bound */
+        ts_value loss = ts_value_none(), grads[2] = {ts_value_none(), ts_value_none()};
+        ck_assert_int_eq(ts_call_boxed(ts_op_by_name(name), args + 1, 3 + more, &loss, 1), TS_OK);
+        ck_assert_int_eq(ts_call_boxed(ts_op_by_name(backward), args, 4 + more, grads, 2), TS_OK);
+        results[copied][0] = loss.t;
+        results[copied][1] = grads[0].t;
+        results[copied][2] = grads[1].t;
+    }
+    for (int k = 0; k < 3; k++)
+        ck_assert_msg(same_bits(results[0][k], results[1][k]), "%s, result %d", name, k);
+}

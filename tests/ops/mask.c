@@ -73,3 +73,20 @@ TS_TEST(masked_scatter_unpacks)
     EXPECT(ts_grad(l), 1, 0, 3, 0);
     EXPECT(ts_grad(s), 2, 4, 0);
 }
+
+/* A view is copied where some row keeps its elements. */
+TS_TEST(triangles_of_transposed_matrices_equal_those_of_copies)
+{
+    for (int64_t rows = 1; rows < 12; rows += 3)
+        for (int64_t columns = 1; columns < 12; columns += 2)
+            for (int64_t diagonal = -13; diagonal < 14; diagonal++) {
+                TS_SCOPE;
+                ts_tensor *t = ts_transpose(count_up(TS_SIZES(2, columns, rows), TS_F32), 1, 2),
+                          *dense = ts_contiguous(t);
+                size_t bytes = (size_t)(2 * rows * columns) * sizeof(float);
+                ck_assert(!memcmp(ts_data(ts_tril(t, diagonal)), ts_data(ts_tril(dense, diagonal)),
+                                  bytes));
+                ck_assert(!memcmp(ts_data(ts_triu(t, diagonal)), ts_data(ts_triu(dense, diagonal)),
+                                  bytes));
+            }
+}

@@ -508,3 +508,24 @@ TS_TEST(wrong_options_of_pools_and_resizing)
     expect_error(ts_pad(x, TS_SIZES(6, 0), TS_PAD_REFLECT, TS_SCALAR(0)), TS_ERR_VALUE,
                  "less than 6");
 }
+
+/* Padding by negative amounts, and the gradient of padding by constants, copy a part of x. */
+TS_TEST(negative_padding_is_a_narrowed_copy)
+{
+    for (int64_t i = 0; i < 48; i++) {
+        TS_SCOPE;
+        int64_t planes = 1 + i % 13, h = 4 + i % 7, w = 5 + i * 5 % 41, top = i % 3, left = i % 4;
+        ts_tensor *x = ts_arange(0, (double)(planes * h * w), 1, TS_F32);
+        x = ts_reshape(x, TS_SIZES(1, planes, h, w));
+        if (i % 5 == 4)
+            x = ts_to_channels_last(x);
+        ts_tensor *want = ts_narrow(ts_narrow(x, 2, top, h - top - 1), 3, left, w - left),
+                  *got = ts_pad(x, TS_SIZES(-left, 0, -top, -1), TS_PAD_CONSTANT, TS_SCALAR(0)),
+                  *back = ts_pad_backward(x, TS_SIZES(left, 0, top, 1), TS_PAD_CONSTANT);
+        double differs = 1;
+        OK(ts_item(ts_max(ts_abs(ts_sub(got, want))), &differs));
+        ck_assert_double_eq(differs, 0);
+        OK(ts_item(ts_max(ts_abs(ts_sub(back, want))), &differs));
+        ck_assert_double_eq(differs, 0);
+    }
+}
