@@ -20,4 +20,13 @@ void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dty
                             const char *from, const int64_t *from_strides, ts_dtype from_dtype,
                             const int64_t *sizes, int ndim);
 
+/** Copies src to dst, of the same sizes and dtype. Needs no memory and leaves dst's version to the
+ *  caller. */
+static inline __attribute__((unused)) void ts_cpu_copy_to(const ts_tensor *dst,
+                                                          const ts_tensor *src)
+{
+    TS_V(ts_cpu_copy_part)(dst->data, dst->strides, (ts_dtype)dst->dtype, src->data, src->strides,
+                           (ts_dtype)src->dtype, dst->sizes, dst->ndim);
+}
+
 #endif

@@ -8,7 +8,6 @@
 #include "backends/cpu/copy.h"
 #include "core/parallel.h"
 #include "include/tessera/ops/copy.h"
-#include "include/tessera/ops/generated.h"
 #include "ops/kernel.h"
 
 #include <stdatomic.h>
@@ -243,8 +242,7 @@ static ts_status embedding_backward(ts_frame *f)
 static void start_from(ts_tensor *out, const ts_tensor *self)
 {
     if (out->data != self->data)
-        TS_V(ts_cpu_copy_part)(out->data, out->strides, (ts_dtype)out->dtype, self->data,
-                               self->strides, (ts_dtype)self->dtype, self->sizes, self->ndim);
+        ts_cpu_copy_to(out, self);
 }
 
 /** Runs a kernel on contiguous copies of the arguments from 2 to `last`, and, unless last is 2,
@@ -271,7 +269,7 @@ static ts_status with_packed(ts_frame *f, ts_kernel kernel, int last)
     ts_status status = kernel(&inner);
     if (!direct) {
         if (status == TS_OK)
-            status = TS_STATUS_OF(ts_copy_(out, made.t));
+            ts_cpu_copy_to(out, made.t);
         ts_tensor_unref(made.t);
     }
     return status;

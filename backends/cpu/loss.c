@@ -5,13 +5,12 @@
  * these parts are summed in f64 in a fixed order.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/loops.h"
+#include "backends/cpu/copy.h"
 #include "backends/cpu/slots.h"
 #include "core/convert.h"
 #include "core/parallel.h"
 #include "include/tessera/kernel.h"
 #include "include/tessera/ops/copy.h"
-#include "include/tessera/ops/generated.h"
 #include "include/tessera/ops/loss.h"
 #include "ops/kernel.h"
 
@@ -312,7 +311,7 @@ static __attribute__((noinline)) ts_status run_strided(ts_frame *f, pair_job *jo
         ts_slots_end(f, &slots);
     for (int i = 0; i < 2; i++)
         if (made[i])
-            TS_TRY(ts_copy_(f->rets[i].t, made[i]));
+            ts_cpu_copy_to(f->rets[i].t, made[i]);
     return TS_OK;
 }
 

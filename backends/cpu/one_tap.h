@@ -8,6 +8,7 @@
 #ifndef TS_BACKENDS_CPU_ONE_TAP_H
 #define TS_BACKENDS_CPU_ONE_TAP_H
 
+#include "backends/cpu/copy.h"
 #include "backends/cpu/windows.h"
 #include "include/tessera/ops.h"
 #include "ops/kernel.h"
@@ -82,41 +83,47 @@ static ts_status make_one_tap(ts_frame *f, const ts_convolution *c)
     TS_SCOPE;
     ts_tensor *x = position_rows(read_elements(f->args[0].t, c), positions_of(c)),
               *weight = ts_reshape(f->args[1].t, matrix, 2);
-    if (out->strides[1] == 1) {
+    if (out->strides[1] == 1 && !f->given) {
         ts_tensor *y = position_rows(out, positions_of(c));
         if (y && y->data == out->data) /* a view */
             return TS_STATUS_OF(ts_linear_out(y, x, weight, bias));
     }
-    return TS_STATUS_OF(ts_copy_(out, image_of_rows(ts_linear(x, weight, bias), out)));
+    ts_tensor *image = image_of_rows(ts_linear(x, weight, bias), out);
+    if (image)
+        ts_cpu_copy_to(out, image);
+    return TS_STATUS_OF(image);
 }
 
-/** Stores the gradient of x, given by its rows, in `to`. */
-static ts_status store_positions(ts_tensor *to, const ts_convolution *c, ts_tensor *rows)
-{
-    ts_tensor *read = read_elements(to, c);
-    if (read != to)
-        TS_TRY(ts_zero_(to));
-    return TS_STATUS_OF(ts_copy_(read, image_of_rows(rows, read)));
-}
-
-/** convolution_backward() of a call for which has_one_tap() is true. */
+/** convolution_backward() of a call for which has_one_tap() is true. Results are written once all
+ * calls that may fail have returned. */
 static ts_status grad_one_tap(ts_frame *f, const ts_convolution *c)
 {
-    static const int64_t dims[] = {0, 2, 3, 4};
-    ts_tensor *grad = f->args[0].t, *weight = f->args[2].t, *to[3];
+    static const int64_t dims[] = {0, 2, 3, 4}, still[TS_MAX_DIMS];
+    static const uint16_t zero;
     const int64_t matrix[] = {c->features, c->channels};
-    int64_t positions = positions_of(c);
+    ts_tensor *grad = f->args[0].t, *weight = f->args[2].t, *to[3], *made[3] = {NULL}, *read = NULL;
     TS_SCOPE;
     for (int i = 0; i < 3; i++)
         to[i] = f->rets[i].tag == TS_TAG_TENSOR ? f->rets[i].t : NULL;
-    ts_tensor *y = position_rows(grad, positions);
-    if (to[0])
-        TS_TRY(store_positions(to[0], c, ts_mm(y, ts_reshape(weight, matrix, 2))));
-    if (to[1]) {
-        ts_tensor *x = position_rows(read_elements(f->args[1].t, c), positions);
-        TS_TRY(ts_copy_(to[1], ts_reshape(ts_mm(ts_t(y), x), to[1]->sizes, to[1]->ndim)));
+    ts_tensor *y = position_rows(grad, positions_of(c));
+    if (to[0]) {
+        TS_TRY(read = read_elements(to[0], c));
+        TS_TRY(made[0] = image_of_rows(ts_mm(y, ts_reshape(weight, matrix, 2)), read));
     }
-    return to[2] ? TS_STATUS_OF(ts_sum_out(to[2], grad, dims, grad->ndim - 1, false)) : TS_OK;
+    if (to[1]) {
+        ts_tensor *x = position_rows(read_elements(f->args[1].t, c), positions_of(c));
+        TS_TRY(made[1] = ts_reshape(ts_mm(ts_t(y), x), to[1]->sizes, to[1]->ndim));
+    }
+    if (to[2])
+        TS_TRY(made[2] = ts_sum_dims(grad, dims, grad->ndim - 1, false));
+    if (to[0] && read != to[0])
+        TS_V(ts_cpu_copy_part)(to[0]->data, to[0]->strides, (ts_dtype)to[0]->dtype,
+                               (const char *)&zero, still, (ts_dtype)to[0]->dtype, to[0]->sizes,
+                               to[0]->ndim);
+    for (int i = 0; i < 3; i++)
+        if (to[i])
+            ts_cpu_copy_to(i ? to[i] : read, made[i]);
+    return TS_OK;
 }
 
 #endif
