@@ -7,7 +7,7 @@
  * kernels that split the keys. All other calls, such as f64, use plain kernels.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/attention.cuh"
+#include "backends/cuda/attention/attention.cuh"
 #include "backends/cuda/frame.cuh"
 #include "tessera/ops.h"
 #include "tessera/program.h"

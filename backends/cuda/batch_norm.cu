@@ -3,7 +3,7 @@
 #include "backends/cuda/batch_norm.h"
 #include "backends/cuda/batch_norm_combine.cuh"
 #include "backends/cuda/batch_norm_once.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 #include "tessera/ops.h"
 
 #include <initializer_list>

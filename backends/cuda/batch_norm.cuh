@@ -11,7 +11,7 @@
 #ifndef TS_CUDA_BATCH_NORM_CUH
 #define TS_CUDA_BATCH_NORM_CUH
 
-#include "backends/cuda/early.cuh"
+#include "backends/cuda/runtime/early.cuh"
 #include "backends/cuda/image.cuh"
 
 namespace ts {
@@ -20,8 +20,8 @@ enum { THREADS = 256, UNROLL = 4,
        PROCESSORS = 132, /* multiprocessors of an H100; fixed, so that all GPUs get the same bits */
        BLOCKS = 3        /* per multiprocessor: as many as registers allow */ };
 
-/** First call of a kernel that may be launched early (launch.h): lets the next kernel be placed,
- * and waits for the results of the kernel in front. */
+/** First call of a kernel that may be launched early (runtime/launch.h): lets the next kernel be
+ * placed, and waits for the results of the kernel in front. */
 __device__ __forceinline__ void take_turn()
 {
     begin_next_kernel();

@@ -3,7 +3,7 @@
 #ifndef TS_CUDA_BATCH_NORM_H
 #define TS_CUDA_BATCH_NORM_H
 
-#include "backends/cuda/runtime.h"
+#include "backends/cuda/runtime/runtime.h"
 
 TS_BEGIN_DECLS
 

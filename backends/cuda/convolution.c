@@ -1,27 +1,28 @@
 /**
  * @file convolution.c
- * Convolutions (docs/convolution.md). cuDNN runs the shapes for which it is faster (cudnn.h); all
- * other calls use the library's kernels. bf16 and f16 use kernels for images of few channels
- * (few.h) and kernels that read windows straight from the image (convolution_gemm.h) where these
- * support the call. Depthwise convolutions (depthwise.h) and groups of few channels (windows.h) use
- * kernels that sum windows without a matrix. The remaining calls gather windows into matrices, at
- * most 256 MiB at a time, for matrix products.
+ * Convolutions (docs/convolution.md). cuDNN runs the shapes for which it is faster
+ * (convolution/cudnn.h); all other calls use the library's kernels. bf16 and f16 use kernels for
+ * images of few channels (convolution/few.h) and kernels that read windows straight from the image
+ * (convolution/gemm.h) where these support the call. Depthwise convolutions
+ * (convolution/depthwise.h) and groups of few channels (convolution/windows.h) use kernels that sum
+ * windows without a matrix. The remaining calls gather windows into matrices, at most 256 MiB at a
+ * time, for matrix products.
  *
  * All kernels work on images with channels innermost; other images are transposed before the
  * product, and its result afterwards. y and the gradient of x, which this file computes, are sums
- * over one window per element; convolution_weight.c computes the gradient of the weight.
+ * over one window per element; convolution/weight.c computes the gradient of the weight.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/batch_norm.h"
-#include "backends/cuda/convolution_product.h"
-#include "backends/cuda/cudnn.h"
-#include "backends/cuda/depthwise.h"
-#include "backends/cuda/epilogue.h"
+#include "backends/cuda/convolution/product.h"
+#include "backends/cuda/convolution/cudnn.h"
+#include "backends/cuda/convolution/depthwise.h"
+#include "backends/cuda/product/epilogue.h"
 
 enum {
     MOST_FUSED = 384, /* 1 x 1 kernels: with more channels, cuBLASLt's product and a pass take less
                          time than an own product with an epilogue */
-    PLAIN_FEW = 64   /* 1 x 1 kernels: most channels of an image that few.h computes */
+    PLAIN_FEW = 64   /* 1 x 1 kernels: most channels of an image that convolution/few.h computes */
 };
 
 /* -------------------------------------------------------------------------------- images ---- */

@@ -1,8 +1,8 @@
 /**
  * @file fold.cuh  Folds whose state is one number, and the order in which threads merge states.
  *
- * Eager reductions (reduce.cuh) and fused groups (group_folds.cuh) share them, so that both have
- * the same bits.
+ * Eager reductions (reduce.cuh) and fused groups (fuse/group_folds.cuh) share them, so that both
+ * have the same bits.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_FOLD_CUH

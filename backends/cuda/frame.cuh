@@ -3,7 +3,7 @@
 #ifndef TS_CUDA_FRAME_CUH
 #define TS_CUDA_FRAME_CUH
 
-#include "backends/cuda/runtime.h"
+#include "backends/cuda/runtime/runtime.h"
 #include "backends/cuda/types.cuh"
 
 /** Evaluates expr, a status; returns it from the enclosing function unless it is TS_OK. */

@@ -1,8 +1,8 @@
 /**
  * @file index.cu
  * Reading and writing by index. Reads move units of up to 16 bytes. Sums use grouped.cuh, or lines
- * along the indexed dim (index_lines.cuh). An index out of range is recorded (runtime.h), reads as
- * zero and writes nothing.
+ * along the indexed dim (index_lines.cuh). An index out of range is recorded (runtime/runtime.h),
+ * reads as zero and writes nothing.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/block.cuh"

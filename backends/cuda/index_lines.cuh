@@ -12,7 +12,7 @@
 #define TS_CUDA_INDEX_LINES_CUH
 
 #include "backends/cuda/index.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 #include "backends/cuda/units.cuh"
 
 namespace ts {

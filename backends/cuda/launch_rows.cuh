@@ -4,7 +4,7 @@
 #ifndef TS_CUDA_LAUNCH_ROWS_CUH
 #define TS_CUDA_LAUNCH_ROWS_CUH
 
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 #include "backends/cuda/rows.cuh"
 
 namespace ts {

@@ -4,8 +4,8 @@
  * in some operand: if all have 4 bytes, kernels of single elements are faster. A thread moves
  * ROW_RUN consecutive elements of a row. Runs begin where the result is aligned, so the result is
  * stored in vectors; an operand that is not aligned there is read in words of 4 bytes, which are
- * shifted. A word that has a byte of the row lies within the operand's allocation, since alloc.c
- * rounds sizes up.
+ * shifted. A word that has a byte of the row lies within the operand's allocation, since
+ * runtime/alloc.c rounds sizes up.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOP_ROWS_CUH

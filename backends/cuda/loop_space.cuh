@@ -7,8 +7,8 @@
 #include <string.h>
 #include <utility>
 
-#include "backends/cuda/describe.cuh"
-#include "backends/cuda/launch.h"
+#include "backends/cuda/fuse/describe.cuh"
+#include "backends/cuda/runtime/launch.h"
 
 namespace ts {
 

@@ -1,8 +1,8 @@
 /** @file matmul.c  Products of matrices and linear layers. */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/epilogue.h"
-#include "backends/cuda/few.h"
-#include "backends/cuda/padding.h"
+#include "backends/cuda/product/epilogue.h"
+#include "backends/cuda/convolution/few.h"
+#include "backends/cuda/product/padding.h"
 
 #include "tessera/ops.h"
 
@@ -188,8 +188,8 @@ static bool takes_epilogue(const ts_frame *f, const ts_cuda_after *after, bool r
     return takes;
 }
 
-/** Sets the cost of an epilogue with gelu_of to 0 if gemm_wgmma.cuh computes the product of a and
- * b. False if the epilogue has sums, which need that kernel, and another one computes the
+/** Sets the cost of an epilogue with gelu_of to 0 if product/wgmma.cuh computes the product of a
+ * and b. False if the epilogue has sums, which need that kernel, and another one computes the
  * product. */
 static bool takes_slope(const ts_frame *f, ts_cuda_after *after, const ts_cuda_matrix *a,
                         const ts_cuda_matrix *b)

@@ -26,7 +26,7 @@ BINARY(minimum, everything)
 BINARY(atan2, floats)
 BINARY(hypot, floats)
 
-/** Applies OP and reports an integer divisor of 0 (runtime.h). */
+/** Applies OP and reports an integer divisor of 0 (runtime/runtime.h). */
 template <class OP> struct by_integer {
     reporter out;
     template <class A> __device__ __forceinline__ A operator()(A a, A b) const

@@ -6,7 +6,7 @@
 // SPDX-License-Identifier: MIT
 #include <math.h>
 
-#include "backends/cuda/describe.cuh"
+#include "backends/cuda/fuse/describe.cuh"
 #include "backends/cuda/dropout_fn.cuh"
 #include "backends/cuda/index.cuh"
 #include "backends/cuda/sampling.cuh"

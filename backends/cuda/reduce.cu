@@ -1,6 +1,6 @@
 /** @file reduce.cu  Sums, products, means and norms over dims; the family's table. */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/fuse.h"
+#include "backends/cuda/fuse/fuse.h"
 #include "backends/cuda/reduce_plain.cuh"
 
 using namespace ts;

@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-#include "backends/cuda/early.cuh"
+#include "backends/cuda/runtime/early.cuh"
 #include "backends/cuda/fold.cuh"
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/loops.cuh"

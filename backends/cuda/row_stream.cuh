@@ -12,9 +12,9 @@
 #ifndef TS_CUDA_ROW_STREAM_CUH
 #define TS_CUDA_ROW_STREAM_CUH
 
-#include "backends/cuda/barrier.cuh"
+#include "backends/cuda/instructions/barrier.cuh"
 #include "backends/cuda/launch_rows.cuh"
-#include "backends/cuda/runtime.h"
+#include "backends/cuda/runtime/runtime.h"
 
 namespace ts {
 

@@ -5,7 +5,7 @@
 /* CUB includes <iostream>, whose static initialiser needs libstdc++. This library is not linked
  * with libstdc++, so the guard of libstdc++'s <iostream> is set here. */
 #define _GLIBCXX_IOSTREAM 1
-#define CCCL_DISABLE_NVTX /* the backend makes ranges itself (nvtx.c) */
+#define CCCL_DISABLE_NVTX /* the backend makes ranges itself (runtime/nvtx.c) */
 #include <istream>
 #include <ostream>
 

@@ -6,9 +6,9 @@
 
 #include "tests/cuda/blocks.h"
 
-#include "backends/cuda/attention_mma.cuh"
-#include "backends/cuda/tma.h"
-#include "backends/cuda/wgmma.cuh"
+#include "backends/cuda/attention/mma.cuh"
+#include "backends/cuda/instructions/tma.h"
+#include "backends/cuda/instructions/wgmma.cuh"
 
 #include <stdlib.h>
 

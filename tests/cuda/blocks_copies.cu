@@ -1,7 +1,8 @@
 /**
  * @file blocks_copies.cu
- * Each kind of copy between global and shared memory that attention uses (wgmma.cuh, barrier.cuh,
- * tma.h), tested alone with arrays of integers, which must arrive unchanged.
+ * Each kind of copy between global and shared memory that attention uses (instructions/wgmma.cuh,
+ * barrier.cuh, instructions/tma.h), tested alone with arrays of integers, which must arrive
+ * unchanged.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/blocks.cuh"

@@ -1,7 +1,8 @@
 /**
  * @file blocks_products.cu
- * Each product of wgmma.cuh and mma.cuh that attention uses, tested alone: one block multiplies
- * integers from -3 to 3. The sums are exact on the device and on the host, which compares them.
+ * Each product of instructions/wgmma.cuh and instructions/mma.cuh that attention uses, tested
+ * alone: one block multiplies integers from -3 to 3. The sums are exact on the device and on the
+ * host, which compares them.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/blocks.cuh"

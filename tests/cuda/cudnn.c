@@ -1,7 +1,7 @@
 /** @file cudnn.c  The choice between own kernels and cuDNN's engines, with a fake cuDNN and fake
  * functions of CUDA's runtime. Needs CUDA's headers, but neither its libraries nor a GPU. */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/cudnn.h"
+#include "backends/cuda/convolution/cudnn.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "backends/cuda/gemm.h"
+#include "backends/cuda/product/gemm.h"
 #include "tests/cuda/fake_cudnn.h"
 #include "tests/expect.h"
 #include "tests/harness.h"

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Declarations of backends/cuda/fuse.h, which needs CUDA's headers. */
+/* Declarations of backends/cuda/fuse/fuse.h, which needs CUDA's headers. */
 typedef struct compiled_code {
     void *image;
     size_t bytes;

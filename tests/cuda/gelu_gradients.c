@@ -1,6 +1,6 @@
 /**
  * @file gelu_gradients.c  Gradients of tanh-form gelu and their sums, bias gradients, in the
- * products before them, which gemm_wgmma.cuh computes on Hopper: drawn sizes, compared with f64.
+ * products before them, which product/wgmma.cuh computes on Hopper: drawn sizes, compared with f64.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/epilogues.h"

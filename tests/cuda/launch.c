@@ -1,13 +1,13 @@
 /** @file launch.c  Counts the CUDA calls of launches per device, with fake functions of the same
  * names. Needs CUDA's headers, but neither its libraries nor a GPU. */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/launch.h"
+#include "backends/cuda/runtime/launch.h"
 
 #include <cuda.h>
 #include <stdatomic.h>
 #include <string.h>
 
-#include "backends/cuda/current.h"
+#include "backends/cuda/runtime/current.h"
 #include "tests/harness.h"
 #include "tests/threads.h"
 

@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "backends/cuda/cupti.h"
+#include "backends/cuda/runtime/cupti.h"
 #include "dispatch/marks.h"
 #include "dispatch/timers_state.h"
 #include "init.h"

@@ -1,0 +1,38 @@
+/**
+ * @file depthwise.h
+ * Convolutions with one channel and one feature per group (depthwise), without a matrix of windows.
+ * Sums are in f32, or f64 for f64, in an order that depends only on the shape and on
+ * whether addresses are multiples of 16 bytes.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_DEPTHWISE_H
+#define TS_CUDA_DEPTHWISE_H
+
+#include "backends/cuda/convolution/gemm.h"
+
+TS_BEGIN_DECLS
+
+/** Queues the sums of ts_cuda_multiply_windows() for windows with one channel per group and rows 1,
+ *  in any floating dtype. product->other: the weight as (taps, channels), dense. Error:
+ *  TS_ERR_DEVICE. */
+ts_status ts_cuda_multiply_channels(ts_frame *frame, const ts_cuda_window_product *product);
+
+/** True if ts_cuda_spread_channels() supports the call: 3 x 3, 5 x 5 or 7 x 7 taps, stride 2, no
+ *  dilation, elements of 2 or 4 bytes, and channels of a multiple of 16 bytes.
+ *  @param item       bytes of an element
+ *  @param addresses  the bits of all addresses */
+bool ts_cuda_spreads(const ts_convolution *c, int item, uintptr_t addresses);
+
+/** Queues the gradient of x of a depthwise convolution, or a transposed one, in one kernel for all
+ *  forms. y and `to` are dense images, channels innermost, with the sizes c->y_size and c->size;
+ *  weight is (taps, channels), dense; bias is (channels), or NULL. Error: TS_ERR_DEVICE. */
+ts_status ts_cuda_spread_channels(ts_frame *frame, const ts_convolution *c, const void *y,
+                                  const void *weight, const void *bias, void *to);
+
+/** Queues the gradient of a weight with one channel per group, in any floating dtype.
+ *  product->other: y (all, channels), dense. product->to receives (channels, taps). At most 65535
+ *  taps. Errors: TS_ERR_DEVICE, TS_ERR_MEMORY. */
+ts_status ts_cuda_weigh_channels(ts_frame *frame, const ts_cuda_window_product *product);
+
+TS_END_DECLS
+#endif

@@ -1,0 +1,63 @@
+/** @file padding.h  Products of halves over padded copies, for sizes at which cuBLASLt is slow. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_PADDING_H
+#define TS_CUDA_PADDING_H
+
+#include "backends/cuda/product/gemm.h"
+
+TS_BEGIN_DECLS
+
+/** Sizes, with padding, of a product a (rows, inner) b (inner, columns) = c (rows, columns), and
+ * which of its matrices are copied. See docs/matmul.md. */
+typedef struct ts_cuda_padding {
+    int64_t rows, columns, inner;
+    bool a, b, c; /* the matrix is copied */
+    bool last;    /* of b, only the last columns, which do not fill a vector of 16 bytes, are
+                     copied */
+} ts_cuda_padding;
+
+/** True if dtype is bf16 or f16 and some matrix has dense rows (or columns) whose length or stride,
+ *  or a batch stride, is not a multiple of 16 bytes. */
+bool ts_cuda_is_uneven(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                       const ts_cuda_matrix *c, int64_t batches);
+
+/** True if a product is expected to be faster over padded copies; sets *padding if so. The answer
+ * depends only on dtype, sizes, strides, epilogue and the environment variable TS_CUDA_MATMUL. */
+bool ts_cuda_pads(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                  const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then,
+                  ts_cuda_padding *padding);
+
+/** Writes a line to the log's topic `matmul` if ts_cuda_is_uneven(): the product is not padded. */
+void ts_cuda_log_direct(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
+                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches);
+
+/** ts_cuda_gemm_is_there() for the padded product. */
+bool ts_cuda_padded_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
+                                  const ts_cuda_matrix *b, const ts_cuda_matrix *c,
+                                  int64_t batches, const ts_cuda_epilogue *then,
+                                  const ts_cuda_padding *padding);
+
+/**
+ * ts_cuda_gemm() over padded copies, which the call allocates as scratch memory and frees. A caller
+ * that has a copy of `a` by ts_cuda_pad_matrix(), with at least padding->rows x padding->inner
+ * elements, sets padding->a to false and passes the copy as `a`.
+ */
+ts_status ts_cuda_gemm_padded(ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
+                              const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
+                              const ts_cuda_epilogue *then, const ts_cuda_padding *padding);
+
+/** A padded copy in scratch memory. The caller frees `data` by ts_scratch_give(device, data,
+ * bytes). */
+typedef struct ts_cuda_padded {
+    ts_cuda_matrix matrix;
+    void *data;
+    int64_t bytes;
+} ts_cuda_padded;
+
+/** Copies one matrix of halves to `rows` x `columns` elements, with zeros outside the matrix. The
+ * copy has dense rows if `from` has, else dense columns. After an error to->data is NULL. */
+ts_status ts_cuda_pad_matrix(ts_frame *frame, const ts_cuda_matrix *from, int64_t rows,
+                             int64_t columns, ts_cuda_padded *to);
+
+TS_END_DECLS
+#endif

@@ -1,0 +1,369 @@
+/**
+ * @file wgmma.cuh  Products of bf16 and f16 with the gradient of tanh-form gelu and its sums,
+ * on Hopper.
+ *
+ * The epilogue of such a tile takes about as long as its product. Two groups of four warps
+ * therefore take turns: while one group's products occupy the tensor cores, the other multiplies
+ * its tile by gelu's derivative, adds up its columns and stores it. A group has a tile of 128 x 128
+ * results in registers, and a block stays on its multiprocessor for many tiles. A thread of a third
+ * group loads operands by TMA.
+ *
+ * The two blocks of a cluster compute tiles one below the other. Each loads half of the tile of b
+ * and sends it to both.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_GEMM_WGMMA_CUH
+#define TS_CUDA_GEMM_WGMMA_CUH
+
+#include "backends/cuda/activation_fn.cuh"
+#include "backends/cuda/runtime/early.cuh"
+#include "backends/cuda/instructions/wgmma.cuh"
+
+namespace ts
+{
+
+enum {
+    SLOPE_SIDE = 128,                 /* rows and columns of a tile */
+    SLOPE_STAGES = 5,                 /* steps of 64 along k in shared memory */
+    SLOPE_OPERAND = SLOPE_SIDE * 128, /* bytes of a stage of one operand */
+    SLOPE_STAGE = 2 * SLOPE_OPERAND,
+    SLOPE_HALF = 64 * SLOPE_SIDE * 2, /* bytes of half a tile of results */
+    SLOPE_SUMS = 2 * SLOPE_SIDE * 4,  /* bytes of the sums of two warps */
+    SLOPE_BLOCK = 3 * 128,
+    /* stages; two halves of a tile and sums for each group; barriers */
+    SLOPE_BYTES = SLOPE_STAGES * SLOPE_STAGE + 2 * (2 * SLOPE_HALF + SLOPE_SUMS) + 256
+};
+
+/** A product a b of (rows, inner) and (inner, columns). */
+struct slope_product {
+    int rows, columns, inner;
+    int wide, tall; /* tiles of 128 columns, and of 256 rows */
+    int band;       /* tiles of columns that are computed for all rows before the next ones */
+    float *sums;    /* receives the sums of the columns of each 128 rows: 2 tall lines of `columns`;
+                       NULL: not wanted */
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/** The first row and column of a block's tile. number: of the cluster's tiles, from 0. */
+struct slope_place {
+    int row, column;
+
+    __device__ __forceinline__ slope_place(const slope_product &p, int number, int rank)
+    {
+        int band = number / (p.tall * p.band), first = band * p.band,
+            width = min(p.band, p.wide - first), rest = number - first * p.tall;
+        row = (rest / width * 2 + rank) * SLOPE_SIDE;
+        column = (first + rest % width) * SLOPE_SIDE;
+    }
+};
+
+/** tma_load() into all blocks of a cluster of two, at equal addresses. */
+static __device__ __forceinline__ void tma_load_both(uint32_t to, const CUtensorMap *map,
+                                                     int column, int row, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3, %4, %4}], [%5], %6;" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(0), "r"(barrier), "h"((uint16_t)3)
+                 : "memory");
+}
+/** Arrives at a barrier from peer_address(). Orders no accesses of other blocks: a release at the
+ * scope of a cluster would be a fence of the whole GPU. Products have read their operands when
+ * wgmma_wait() returns. */
+static __device__ __forceinline__ void peer_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+/** Starts the copy of a warp's 16 rows of half a tile, which has 64 rows and 128 columns, to the
+ *  map's tensor. One lane calls. */
+static __device__ __forceinline__ void stage_out(const CUtensorMap *map, uint32_t half, int column,
+                                                 int row)
+{
+    int mine = threadIdx.x % 128 / 32 * 16;
+#pragma unroll
+    for (int slab = 0; slab < 2; slab++)
+        asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group "
+                     "[%0, {%1, %2, %3, %3}], [%4];" ::"l"(map),
+                     "r"(column + slab * 64), "r"(row + mine), "r"(0),
+                     "r"(half + slab * 64 * 128 + mine * 128)
+                     : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+template <class T> static __device__ __forceinline__ float2 unpack2(uint32_t x);
+template <> __device__ __forceinline__ float2 unpack2<bf16>(uint32_t x)
+{
+    return {__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)};
+}
+template <> __device__ __forceinline__ float2 unpack2<f16>(uint32_t x)
+{
+    return __half22float2(*(const __half2 *)&x);
+}
+
+static __device__ __forceinline__ void put_float(uint32_t to, float x)
+{
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+static __device__ __forceinline__ float get_float(uint32_t from)
+{
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+    return x;
+}
+
+/** Adds pairs of the first 2 * HALF sums of two lanes, `lane` apart: each lane keeps HALF of them.
+ */
+template <int HALF> static __device__ __forceinline__ int share_sums(float (&s)[32], int lane)
+{
+    bool upper = threadIdx.x & lane;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        float sent = upper ? s[i] : s[i + HALF], kept = upper ? s[i + HALF] : s[i];
+        s[i] = kept + __shfl_xor_sync(~0u, sent, lane);
+    }
+    return upper ? HALF : 0;
+}
+/** Adds up s over the eight lanes with equal lane % 4. Each of them gets four of the 32 sums, in
+ *  s[0] to s[3]. Returns the number of the first. */
+static __device__ __forceinline__ int add_rows(float (&s)[32])
+{
+    int first = share_sums<16>(s, 16);
+    first += share_sums<8>(s, 8);
+    return first + share_sums<4>(s, 4);
+}
+
+/** The barriers and the memory of a block. */
+struct slope_memory {
+    uint32_t stages, tiles, sums;
+    tile_ring<SLOPE_STAGES> ring;
+    uint32_t arguments; /* barriers of the tiles of arguments, one per warp */
+
+    __device__ __forceinline__ explicit slope_memory(uint32_t base)
+    {
+        stages = base;
+        tiles = stages + SLOPE_STAGES * SLOPE_STAGE;
+        sums = tiles + 4 * SLOPE_HALF;
+        ring.barriers = sums + 2 * SLOPE_SUMS;
+        arguments = ring.barriers + tile_ring<SLOPE_STAGES>::bytes;
+    }
+};
+
+/** Loads the operands of all tiles of the block. */
+static __device__ __forceinline__ void load_operands(const slope_product &p, const slope_memory &m,
+                                                     const CUtensorMap *a, const CUtensorMap *b,
+                                                     int cluster, int clusters, int rank)
+{
+    int steps = (p.inner + 63) / 64, i = 0;
+    for (int tile = cluster; tile < p.wide * p.tall; tile += clusters) {
+        const slope_place at(p, tile, rank);
+        int row = at.row, column = at.column;
+        for (int k = 0; k < steps; k++, i++) {
+            /* both blocks have read the stage: this one writes to it in both */
+            m.ring.wait_empty(i);
+            uint32_t full = m.ring.full(i), to = m.stages + i % SLOPE_STAGES * SLOPE_STAGE;
+            barrier_expect(full, SLOPE_STAGE);
+            tma_load(to, a, k * 64, row, 0, 0, full);
+            to += SLOPE_OPERAND + rank * (SLOPE_OPERAND / 2);
+            tma_load_both(to, b, column + rank * 64, k * 64, full);
+        }
+    }
+}
+
+/** d = a b for one tile. i: number of its first step. */
+template <class T>
+static __device__ __forceinline__ void multiply(float (&d)[2][16][4], const slope_memory &m, int i,
+                                                int steps, int next)
+{
+    bool tells = threadIdx.x % 32 == 0;
+    auto release = [&](int of) {
+        if (tells) {
+            peer_arrive(peer_address(m.ring.empty(of), 0));
+            peer_arrive(peer_address(m.ring.empty(of), 1));
+        }
+    };
+    discard_accumulators(d[0]);
+    discard_accumulators(d[1]);
+    for (int k = 0; k < steps; k++) {
+        m.ring.wait_full(i + k);
+        uint32_t left = m.stages + (i + k) % SLOPE_STAGES * SLOPE_STAGE,
+                 right = left + SLOPE_OPERAND;
+        wgmma_begin();
+#pragma unroll
+        for (int part = 0; part < 4; part++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                wgmma<T, SLOPE_SIDE>::template columns<1>(
+                    d[half], by_columns(left + half * 64 * 128) + part * 2,
+                    by_rows<64>(right) + part * 128, k + part > 0);
+        wgmma_commit();
+        if (k) {
+            wgmma_wait<1>();
+            release(i + k - 1);
+        }
+    }
+    if (next)
+        turn_give(next, 256); /* the other group's products follow at once */
+    wgmma_wait<0>();
+    pin_accumulators(d[0]);
+    pin_accumulators(d[1]);
+    release(i + steps - 1);
+}
+
+/** Place of columns n * 8 to n * 8 + 15 of the calling lane's row of the half tile, for ldmatrix
+ *  and stmatrix. n is even, so the lane's chunk is a lane's number xor n % 8. */
+static __device__ __forceinline__ uint32_t place_in(uint32_t half, int n)
+{
+    int lane = threadIdx.x % 32, r = threadIdx.x % 128 / 32 * 16 + lane % 16;
+    return ((half + r * 128 + ((lane / 16 ^ r % 8) << 4)) ^ (uint32_t)(n % 8 << 4)) +
+           n / 8 * (64 * 128);
+}
+static __device__ __forceinline__ void put4(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
+                                            uint32_t d)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+/** Derivative of tanh-form gelu: s + x s (1 - s) 2 u'(x) with s = sigmoid(2 u(x)), as
+ *  fn::gelu_tanh_slope() in fewer instructions. The bounds avoid Inf * 0. */
+static __device__ __forceinline__ float slope_at(float x)
+{
+    float square = fminf(x * x, 1600), near = fminf(fmaxf(x, -40), 40),
+          s = reciprocal_fast(1 + exp2_fast(x * fmaf(-0.10294324f, square, -2.3022082f)));
+    return fmaf(near * fmaf(0.21406446f, square, 1.5957691f), fmaf(-s, s, s), s);
+}
+
+/** Stores d times gelu's slope at the tile of arguments in `halves`, and the sums of columns. */
+template <class T>
+static __device__ __forceinline__ void store_slope(const slope_product &p, float (&d)[2][16][4],
+                                                   uint32_t halves, uint32_t sums, int barrier,
+                                                   const CUtensorMap *y, int row, int column)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    float s[32];
+#pragma unroll
+    for (int n = 0; n < 32; n++)
+        s[n] = 0;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t x[8][4];
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(x[k][0]), "=r"(x[k][1]), "=r"(x[k][2]), "=r"(x[k][3])
+                         : "r"(place_in(halves + half * SLOPE_HALF, 2 * k))
+                         : "memory");
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int n = 2 * k + i / 2;
+                const float *v = &d[half][n][i % 2 * 2];
+                float2 u = unpack2<T>(x[k][i]);
+                x[k][i] = pack2<T>(v[0] * slope_at(u.x), v[1] * slope_at(u.y));
+                u = unpack2<T>(x[k][i]);
+                s[n * 2] += u.x;
+                s[n * 2 + 1] += u.y;
+            }
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            put4(place_in(halves + half * SLOPE_HALF, 2 * k), x[k][0], x[k][1], x[k][2], x[k][3]);
+        tma_sees_shared();
+        __syncwarp();
+        if (lane == 0 && row + half * 64 + warp * 16 < p.rows)
+            stage_out(y, halves + half * SLOPE_HALF, column, row + half * 64);
+    }
+    if (!p.sums)
+        return;
+    int from = add_rows(s);
+    auto place = [&](int w, int at) { return sums + (w * SLOPE_SIDE + at) * 4; };
+    auto put = [&](bool adds) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t to = place(warp % 2, (from + i) / 2 * 8 + lane % 4 * 2 + i % 2);
+            put_float(to, adds ? s[i] + get_float(to) : s[i]);
+        }
+    };
+    if (warp > 1)
+        put(false);
+    turn_wait(barrier, 128);
+    if (warp < 2)
+        put(true);
+    turn_wait(barrier, 128);
+    int at = threadIdx.x % 128;
+    float total = get_float(place(0, at)) + get_float(place(1, at));
+    if (column + at < p.columns)
+        p.sums[(int64_t)(row / SLOPE_SIDE) * p.columns + column + at] = total;
+}
+
+#endif
+
+/** y = a b times gelu's derivative at x. k is dense in a, and columns are dense in b. Boxes of the
+ *  maps: 128 rows of a, 64 rows of b, 16 rows of x and y. */
+template <class T>
+__global__ void __launch_bounds__(SLOPE_BLOCK, 1)
+    slope_kernel(const __grid_constant__ slope_product p, const __grid_constant__ CUtensorMap a,
+                 const __grid_constant__ CUtensorMap b, const __grid_constant__ CUtensorMap x,
+                 const __grid_constant__ CUtensorMap y)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ __align__(1024) char slope_shared[];
+    slope_memory m(shared_address(slope_shared));
+    int group = (int)threadIdx.x / 128, rank = (int)cluster_rank(), cluster = (int)blockIdx.x / 2,
+        clusters = (int)gridDim.x / 2, steps = (p.inner + 63) / 64;
+    if (threadIdx.x == 0) {
+        m.ring.init(8); /* the four warps of a group, in both blocks */
+        for (int warp = 0; warp < 8; warp++)
+            barrier_init(m.arguments + warp * 8, 1);
+        barriers_ready();
+    }
+    cluster_sync();
+    wait_for_kernel_in_front();
+    begin_next_kernel();
+    if (group == 2) {
+        registers_shrink<40>();
+        if (threadIdx.x == 256)
+            load_operands(p, m, &a, &b, cluster, clusters, rank);
+        __syncwarp();
+    } else {
+        registers_grow<232>();
+        uint32_t halves = m.tiles + group * 2 * SLOPE_HALF,
+                 arguments = m.arguments + threadIdx.x / 32 * 8;
+        bool first = threadIdx.x % 32 == 0;
+        float d[2][16][4];
+        auto load_arguments = [&](int tile) {
+            const slope_place at(p, tile, rank);
+            tma_stores_wait();
+            barrier_expect(arguments, 2 * SLOPE_HALF / 4);
+            int mine = threadIdx.x % 128 / 32 * 16;
+#pragma unroll
+            for (int part = 0; part < 4; part++)
+                tma_load(halves + part * 64 * 128 + mine * 128, &x, at.column + part % 2 * 64,
+                         at.row + part / 2 * 64 + mine, 0, 0, arguments);
+        };
+        int tile = cluster + group * clusters, tiles = p.wide * p.tall, i = group * steps;
+        if (first && tile < tiles)
+            load_arguments(tile);
+        if (group == 1)
+            turn_give(1, 256);
+        for (int turn = 0; tile < tiles; turn++, tile += 2 * clusters, i += 2 * steps) {
+            const slope_place at(p, tile, rank);
+            turn_wait(1 + group, 256);
+            multiply<T>(d, m, i, steps, tile + clusters < tiles ? 2 - group : 0);
+            barrier_wait(arguments, turn & 1);
+            store_slope<T>(p, d, halves, m.sums + group * SLOPE_SUMS, 3 + group, &y, at.row,
+                           at.column);
+            if (first && tile + 2 * clusters < tiles)
+                load_arguments(tile + 2 * clusters);
+        }
+        if (first)
+            tma_stores_wait();
+    }
+    cluster_sync(); /* the other block may still send to this one */
+#endif
+}
+
+} // namespace ts
+
+#endif
