@@ -37,7 +37,10 @@ typedef struct product {
     int64_t panels, group, groups;  /* pairs: panels of b, panels of a group, groups of panels */
     int64_t blocks;                 /* pairs: groups of rows */
     int64_t slices, depth;          /* of k; depth: most rows of a slice, even */
-    ts_slots *slots;
+    int64_t tasks, bytes;           /* bytes of scratch memory per task */
+    double work;                    /* of a task */
+    ts_parallel_body body;
+    ts_slots slots;
 } product;
 
 VEC_FN vf load_half(ts_dtype half, const uint16_t *p)
@@ -166,10 +169,10 @@ VEC_FN void sum_along(ts_dtype half, const product *r, const float *const *a, co
 enum { TILE = 16 * COLUMNS * VF_LANES }; /* columns of a task of run_in_place() */
 
 /** A task is a tile of columns of a product. Its rows of a are widened first. */
-VEC_FN void run_in_place(ts_dtype half, const product *r, int64_t begin, int64_t end)
+VEC_FN void run_in_place(ts_dtype half, product *r, int64_t begin, int64_t end)
 {
     const ts_gemm *g = &r->g;
-    float *wide = ts_slot(r->slots);
+    float *wide = ts_slot(&r->slots);
     int64_t room = ts_ceil_div(g->k, VF_LANES) * VF_LANES;
     const float *rows[FEW] = {wide, wide + room};
     for (int64_t task = begin, before = -1; task < end; task++) {
@@ -275,9 +278,9 @@ static void store_sums(const product *r, const float *sums, uint16_t *c, int64_t
 /** A task is a group of rows times a group of panels of a product. */
 static void run_pairs(void *ctx, int64_t begin, int64_t end)
 {
-    const product *r = ctx;
+    product *r = ctx;
     const ts_gemm *g = &r->g;
-    uint16_t *packed = ts_slot(r->slots), *buffer = packed + r->group * MICRO_COLUMNS_F * r->depth;
+    uint16_t *packed = ts_slot(&r->slots), *buffer = packed + r->group * MICRO_COLUMNS_F * r->depth;
     float *sums = (float *)(void *)(buffer + VF_LANES * r->depth);
     for (int64_t task = begin; task < end; task++) {
         int64_t group = task / r->blocks % r->groups, batch = task / r->blocks / r->groups,
@@ -337,15 +340,49 @@ bool TS_V(ts_half_suits)(const ts_gemm *g, ts_dtype half)
            (g->m <= FEW || g->n <= FEW || suits_pairs(g, half));
 }
 
-static ts_status run_task(ts_frame *f, product *r, int64_t tasks, int64_t bytes, double work,
-                          ts_parallel_body body)
+/** Cuts `count` products into tasks, and sets r->bytes, the scratch memory of a task, r->work, a
+ * measure of its time, and r->body. */
+static void cut(product *r, const ts_gemm *g, int64_t count)
 {
-    ts_slots slots;
-    TS_TRY(ts_slots_begin(f, &slots, tasks, bytes, "operands of a product"));
-    r->slots = &slots;
-    ts_parallel_for(tasks, 1 + (int64_t)((1 << 17) / (work + 1)), body, r);
-    ts_slots_end(f, &slots);
-    return TS_OK;
+    if (g->m <= FEW || g->n <= FEW) {
+        if (g->m > FEW || (g->n <= FEW && g->n < g->m)) { /* the transposed product */
+            int64_t step = r->a_step;
+            r->g = (ts_gemm){.m = g->n, .n = g->m, .k = g->k, .a = g->b, .b = g->a, .c = g->c,
+                             .bias = g->bias, .a_row = g->b_column, .a_column = g->b_row,
+                             .b_row = g->a_column, .b_column = g->a_row, .c_row = 1};
+            r->a_step = r->b_step;
+            r->b_step = step;
+            r->c_column = g->c_row;
+            r->transposed = true;
+        }
+        r->tiles = ts_ceil_div(r->g.n, TILE);
+        r->tasks = count * r->tiles;
+        r->bytes = FEW * ts_ceil_div(g->k, VF_LANES) * VF_LANES * (int64_t)sizeof(float);
+        r->work = (double)r->g.m * (double)ts_min64(r->g.n, TILE) * (double)g->k / 4;
+        r->body = r->half == TS_BF16 ? in_place_bf16 : in_place_f16;
+        return;
+    }
+#if VEC_ISA == VEC_IS_avx512
+    r->slices = ts_ceil_div(g->k, SLICE);
+    r->depth = ts_min64(SLICE, (g->k + 1) / 2 * 2);
+    r->panels = ts_ceil_div(g->n, MICRO_COLUMNS_F);
+    r->group = ts_min64(GROUP_BYTES / (2 * MICRO_COLUMNS_F * r->depth), GROUP_PANELS);
+    r->group = r->slices > 1 ? 1 : ts_max64(1, ts_min64(r->group, r->panels));
+    r->groups = ts_ceil_div(r->panels, r->group);
+    r->blocks = ts_ceil_div(g->m, GROUP_ROWS);
+    int64_t halves = (r->group * MICRO_COLUMNS_F + VF_LANES) * r->depth,
+            rows = r->slices > 1 ? GROUP_ROWS : MICRO_ROWS;
+    r->tasks = count * r->groups * r->blocks;
+    r->bytes = 2 * halves + 4 * rows * MICRO_COLUMNS_F;
+    r->work = (double)ts_min64(g->m, GROUP_ROWS) * (double)g->k *
+              (double)ts_min64(g->n, r->group * MICRO_COLUMNS_F) / 4;
+    r->body = run_pairs;
+#endif
+}
+
+static void run(product *r)
+{
+    ts_parallel_for(r->tasks, 1 + (int64_t)((1 << 17) / (r->work + 1)), r->body, r);
 }
 
 ts_status TS_V(ts_half_product)(ts_frame *f, const ts_gemm *g, ts_dtype half, int64_t count,
@@ -355,38 +392,28 @@ ts_status TS_V(ts_half_product)(ts_frame *f, const ts_gemm *g, ts_dtype half, in
                  .c_column = 1};
     if (!count)
         return TS_OK;
-    if (g->m <= FEW || g->n <= FEW) {
-        if (g->m > FEW || (g->n <= FEW && g->n < g->m)) { /* the transposed product */
-            r.g = (ts_gemm){.m = g->n, .n = g->m, .k = g->k, .a = g->b, .b = g->a, .c = g->c,
-                            .bias = g->bias, .a_row = g->b_column, .a_column = g->b_row,
-                            .b_row = g->a_column, .b_column = g->a_row, .c_row = 1};
-            r.a_step = b_step;
-            r.b_step = a_step;
-            r.c_column = g->c_row;
-            r.transposed = true;
-        }
-        r.tiles = ts_ceil_div(r.g.n, TILE);
-        return run_task(f, &r, count * r.tiles,
-                        FEW * ts_ceil_div(g->k, VF_LANES) * VF_LANES * (int64_t)sizeof(float),
-                        (double)r.g.m * (double)ts_min64(r.g.n, TILE) * (double)g->k / 4,
-                        half == TS_BF16 ? in_place_bf16 : in_place_f16);
-    }
-#if VEC_ISA == VEC_IS_avx512
-    r.slices = ts_ceil_div(g->k, SLICE);
-    r.depth = ts_min64(SLICE, (g->k + 1) / 2 * 2);
-    r.panels = ts_ceil_div(g->n, MICRO_COLUMNS_F);
-    r.group = ts_min64(GROUP_BYTES / (2 * MICRO_COLUMNS_F * r.depth), GROUP_PANELS);
-    r.group = r.slices > 1 ? 1 : ts_max64(1, ts_min64(r.group, r.panels));
-    r.groups = ts_ceil_div(r.panels, r.group);
-    r.blocks = ts_ceil_div(g->m, GROUP_ROWS);
-    int64_t halves = (r.group * MICRO_COLUMNS_F + VF_LANES) * r.depth,
-            rows = r.slices > 1 ? GROUP_ROWS : MICRO_ROWS;
-    return run_task(f, &r, count * r.groups * r.blocks,
-                    2 * halves + 4 * rows * MICRO_COLUMNS_F,
-                    (double)ts_min64(g->m, GROUP_ROWS) * (double)g->k *
-                        (double)ts_min64(g->n, r.group * MICRO_COLUMNS_F) / 4,
-                    run_pairs);
-#else
+    cut(&r, g, count);
+    TS_TRY(ts_slots_begin(f, &r.slots, r.tasks, r.bytes, "operands of a product"));
+    run(&r);
+    ts_slots_end(f, &r.slots);
     return TS_OK;
-#endif
+}
+
+ts_status TS_V(ts_half_products)(ts_frame *f, const ts_gemm *first, const ts_gemm *second,
+                                 ts_dtype half)
+{
+    product r = {.g = *first, .half = half, .c_column = 1},
+            then = {.g = *second, .half = half, .c_column = 1};
+    cut(&r, first, 1);
+    cut(&then, second, 1);
+    TS_TRY(ts_slots_begin(f, &r.slots, r.tasks, r.bytes, "operands of a product"));
+    ts_status status =
+        ts_slots_begin(f, &then.slots, then.tasks, then.bytes, "operands of a product");
+    if (status == TS_OK) {
+        run(&r);
+        run(&then);
+        ts_slots_end(f, &then.slots);
+    }
+    ts_slots_end(f, &r.slots);
+    return status;
 }

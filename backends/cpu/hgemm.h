@@ -15,5 +15,8 @@ bool TS_V(ts_half_suits)(const ts_gemm *g, ts_dtype half);
  *  ts_half_suits(). Returns TS_ERR_MEMORY if scratch memory cannot be allocated. */
 ts_status TS_V(ts_half_product)(ts_frame *f, const ts_gemm *g, ts_dtype half, int64_t count,
                                 int64_t a_step, int64_t b_step, int64_t c_step);
+/** Computes two such products. If scratch memory cannot be allocated, neither result is written. */
+ts_status TS_V(ts_half_products)(ts_frame *f, const ts_gemm *first, const ts_gemm *second,
+                                 ts_dtype half);
 
 #endif

@@ -557,20 +557,28 @@ static void columns_run(const columns *sums, ts_dtype dtype, void *scratch)
 }
 
 /** Gradients of bf16 or f16. g: the products for the gradients of input and weight, valid if they
- * are requested. The gradient of the bias is a sum over rows. */
+ * are requested. The gradient of the bias is a sum over rows, which is stored last, so that a call
+ * without memory writes no result. */
 static ts_status linear_backward_halves(ts_frame *f, const ts_gemm *g)
 {
     static const int64_t dims[TS_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
-    ts_tensor *grad = f->args[0].t;
+    ts_tensor *grad = f->args[0].t, *sums = NULL;
     ts_dtype half = f->plan->compute;
-    for (int i = 0; i < 2; i++)
-        if (f->rets[i].tag == TS_TAG_TENSOR && !TS_V(ts_half_suits)(&g[i], half))
+    bool wanted[2];
+    for (int i = 0; i < 2; i++) {
+        wanted[i] = f->rets[i].tag == TS_TAG_TENSOR;
+        if (wanted[i] && !TS_V(ts_half_suits)(&g[i], half))
             return ts_run_widened(f);
+    }
+    TS_SCOPE;
     if (f->rets[2].tag == TS_TAG_TENSOR)
-        TS_TRY(TS_STATUS_OF(ts_sum_out(f->rets[2].t, grad, dims, grad->ndim - 1, false)));
-    for (int i = 0; i < 2; i++)
-        if (f->rets[i].tag == TS_TAG_TENSOR)
-            TS_TRY(TS_V(ts_half_product)(f, &g[i], half, 1, 0, 0, 0));
+        TS_TRY(sums = ts_sum_dims(grad, dims, grad->ndim - 1, false));
+    if (wanted[0] && wanted[1])
+        TS_TRY(TS_V(ts_half_products)(f, &g[0], &g[1], half));
+    else if (wanted[0] || wanted[1])
+        TS_TRY(TS_V(ts_half_product)(f, &g[wanted[1]], half, 1, 0, 0, 0));
+    if (sums)
+        memcpy(f->rets[2].t->data, sums->data, (size_t)sums->numel * sizeof(uint16_t));
     return TS_OK;
 }
 
