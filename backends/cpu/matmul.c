@@ -570,6 +570,8 @@ static ts_status linear_backward_halves(ts_frame *f, const ts_gemm *g)
         if (wanted[i] && !TS_V(ts_half_suits)(&g[i], half))
             return ts_run_widened(f);
     }
+    TS_KEEP_MODES; /* in an autocast region the sum would be cast */
+    f->thread->exclude |= TS_KEYSET(TS_KEY_AUTOCAST);
     TS_SCOPE;
     if (f->rets[2].tag == TS_TAG_TENSOR)
         TS_TRY(sums = ts_sum_dims(grad, dims, grad->ndim - 1, false));

@@ -102,6 +102,8 @@ static ts_status grad_one_tap(ts_frame *f, const ts_convolution *c)
     static const uint16_t zero;
     const int64_t matrix[] = {c->features, c->channels};
     ts_tensor *grad = f->args[0].t, *weight = f->args[2].t, *to[3], *made[3] = {NULL}, *read = NULL;
+    TS_KEEP_MODES; /* in an autocast region the calls below would be cast */
+    f->thread->exclude |= TS_KEYSET(TS_KEY_AUTOCAST);
     TS_SCOPE;
     for (int i = 0; i < 3; i++)
         to[i] = f->rets[i].tag == TS_TAG_TENSOR ? f->rets[i].t : NULL;
