@@ -243,7 +243,7 @@ VEC_FN int64_t S(fold_leaves)(fold how, S(cascade) *c, const T *x, const T *y, i
         for (; !(c->leaves & 3) && n - at >= 4 * S(LEAF); at += 4 * S(LEAF)) {
             S(line) four[4];
             TS_UNROLL(4) for (int k = 0; k < 4; k++) {
-                for (int i = 0; FOLD_AHEAD && i < LEAF_LINES; i++)
+                for (int i = 0; FOLD_AHEAD > 0 && i < LEAF_LINES; i++)
                     __builtin_prefetch(x + at + (FOLD_AHEAD + k) * S(LEAF) + i * S(LINE));
                 four[k] = S(leaf)(how, x + at + k * S(LEAF), y + at + k * S(LEAF), LEAF_LINES, p);
             }

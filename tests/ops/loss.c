@@ -497,9 +497,9 @@ TS_TEST(losses_of_views_have_the_bits_of_copies, .loop = 96)
         ts_value loss = ts_value_none(), grads[2] = {ts_value_none(), ts_value_none()};
         ck_assert_int_eq(ts_call_boxed(ts_op_by_name(name), args + 1, 3 + more, &loss, 1), TS_OK);
         ck_assert_int_eq(ts_call_boxed(ts_op_by_name(backward), args, 4 + more, grads, 2), TS_OK);
-        results[copied][0] = loss.t;
-        results[copied][1] = grads[0].t;
-        results[copied][2] = grads[1].t;
+        results[copied][0] = ts_adopt(loss.t);
+        results[copied][1] = ts_adopt(grads[0].t);
+        results[copied][2] = ts_adopt(grads[1].t);
     }
     for (int k = 0; k < 3; k++)
         ck_assert_msg(same_bits(results[0][k], results[1][k]), "%s, result %d", name, k);
