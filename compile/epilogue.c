@@ -4,10 +4,11 @@
  *
  * The planner has no list of products. The backend says whether it can run given calls as one
  * product with an epilogue, and at what cost (ts_backend.epilogue_cost). A call joins the product
- * that makes one of its arguments if that saves bytes. The saving is the load of the argument and,
- * if no other call uses the argument, its store. The cost is the backend's cost and, if later calls
- * could have formed a group with the call and kept its result in registers, the load of that result
- * and, unless it is stored anyway, its store.
+ * that makes one of its arguments, or whose epilogue reads the same argument, if that saves bytes.
+ * The saving is the load of the argument and, if the product makes it and no other call uses it,
+ * its store. The cost is the backend's cost and, if later calls could have formed a group with the
+ * call and kept its result in registers, the load of that result and, unless it is stored anyway,
+ * its store.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
@@ -173,16 +174,23 @@ static bool can_move(const chain *c, uint32_t i)
     return true;
 }
 
-/** Index of a result of the chain that node i reads; UINT32_MAX if there is none. */
+/** Index of a result of the chain that node i reads, or else of an argument that both read.
+ *  UINT32_MAX: there is none. */
 static uint32_t value_between(const chain *c, uint32_t i)
 {
     const maker *m = c->m;
+    uint32_t shared = UINT32_MAX;
     for (uint32_t t = m->begin[i]; t < m->begin[i + 1]; t++)
         for (int k = 0; k < c->count && !touch_at(m, t)->writes; k++)
-            for (uint32_t u = m->begin[c->nodes[k]]; u < m->begin[c->nodes[k] + 1]; u++)
-                if (touch_at(m, u)->fresh && touch_at(m, u)->value == touch_at(m, t)->value)
-                    return touch_at(m, t)->value;
-    return UINT32_MAX;
+            for (uint32_t u = m->begin[c->nodes[k]]; u < m->begin[c->nodes[k] + 1]; u++) {
+                const touch *other = touch_at(m, u);
+                if (other->value != touch_at(m, t)->value)
+                    continue;
+                if (other->fresh)
+                    return other->value;
+                shared = other->writes ? shared : other->value;
+            }
+    return shared;
 }
 
 /**
@@ -228,6 +236,38 @@ static int64_t gain_of(chain *c, uint32_t i, int64_t before)
     return gain > 0 ? gain : 0;
 }
 
+/** Adds node i to step k, a product or a call that may become one, if that saves bytes. */
+static bool join_step(maker *m, uint32_t i, uint32_t k)
+{
+    ts_exec *e = m->exec;
+    const ts_graph_node *n = ts_graph_node_at(m->graph, i);
+    ts_step *s = &e->steps[k];
+    chain c = {.m = m, .step = k};
+    if ((!s->product && (s->fused || ts_plan_is_full(m))) ||
+        ((n->flags & TS_NODE_AGAIN) && k < m->barrier))
+        return false;
+    for (uint32_t j = s->first, left = s->count; left && c.count < MOST_CALLS; j++)
+        if (m->step_of[j] == k) {
+            c.nodes[c.count++] = j;
+            left--;
+        }
+    int64_t before = c.count == (int)s->count && c.count < MOST_CALLS ? cost_of(&c) : -1;
+    if (before < 0 || !gain_of(&c, i, before))
+        return false;
+    const ts_graph_value *v = ts_graph_value_at(m->graph, n->rets[0]);
+    if (!s->product) {
+        e->ngroups++;
+        s->fused = s->product = true;
+        s->device = v->device;
+        s->ndim = v->ndim;
+        s->numel = 1;
+        for (int d = 0; d < v->ndim; d++)
+            s->numel *= s->sizes[d] = ts_graph_ints_at(m->graph, v->ints)[d];
+    }
+    ts_plan_add(m, i, k);
+    return true;
+}
+
 bool ts_plan_join_product(maker *m, uint32_t i)
 {
     ts_exec *e = m->exec;
@@ -238,34 +278,15 @@ bool ts_plan_join_product(maker *m, uint32_t i)
     if (!backend || !backend->epilogue_cost)
         return false;
     for (uint32_t t = m->begin[i]; t < m->begin[i + 1]; t++) {
-        const touch *read = touch_at(m, t);
-        uint32_t k = e->storages[read->storage].writer;
-        if (read->writes || !k-- || ((n->flags & TS_NODE_AGAIN) && k < m->barrier))
+        const ts_plan_storage *s = &e->storages[touch_at(m, t)->storage];
+        if (touch_at(m, t)->writes)
             continue;
-        ts_step *s = &e->steps[k];
-        chain c = {.m = m, .step = k};
-        if (!s->product && (s->fused || ts_plan_is_full(m)))
-            continue;
-        for (uint32_t j = s->first, left = s->count; left && c.count < MOST_CALLS; j++)
-            if (m->step_of[j] == k) {
-                c.nodes[c.count++] = j;
-                left--;
-            }
-        int64_t before = c.count == (int)s->count && c.count < MOST_CALLS ? cost_of(&c) : -1;
-        if (before < 0 || !gain_of(&c, i, before))
-            continue;
-        const ts_graph_value *v = ts_graph_value_at(m->graph, n->rets[0]);
-        if (!s->product) {
-            e->ngroups++;
-            s->fused = s->product = true;
-            s->device = v->device;
-            s->ndim = v->ndim;
-            s->numel = 1;
-            for (int d = 0; d < v->ndim; d++)
-                s->numel *= s->sizes[d] = ts_graph_ints_at(m->graph, v->ints)[d];
-        }
-        ts_plan_add(m, i, k);
-        return true;
+        if (s->writer && join_step(m, i, s->writer - 1))
+            return true;
+        /* the newest step that reads the argument, if it has an epilogue */
+        if (s->reader && s->reader != s->writer && e->steps[s->reader - 1].product &&
+            join_step(m, i, s->reader - 1))
+            return true;
     }
     return false;
 }

@@ -148,6 +148,7 @@ static ts_cuda_epilogue epilogue_of(const ts_cuda_after *after, double factors[2
                               .relu = after->relu_first || after->relu_last,
                               .linear = ts_kernel_data(after->linear),
                               .gelu_of = ts_kernel_data(after->gelu_of),
+                              .curve = ts_kernel_data(after->curve),
                               .columns = ts_kernel_data(after->sums),
                               .added = ts_kernel_data(after->added),
                               .factors = after->added ? factors : NULL};
@@ -171,12 +172,13 @@ static bool is_in_place(const ts_frame *f, const ts_value *v, bool rows)
  * for halves, the lengths are multiples of 8 elements: other halves may be padded. */
 static bool takes_epilogue(const ts_frame *f, const ts_cuda_after *after, bool rows)
 {
-    const ts_tensor *others[] = {after->result, after->added, after->gelu_of, after->linear};
+    const ts_tensor *others[] = {after->result, after->added, after->gelu_of, after->linear,
+                                 after->curve};
     bool takes = ts_dtype_is_float(ts_kernel_dtype(f)) && ts_is_contiguous(after->result) &&
                  !after->norm && !(after->relu_first && after->added) &&
                  !((after->relu_first || after->relu_last) &&
                    (after->wide || ts_kernel_dtype(f) == TS_F64));
-    for (int i = 0; i < 4 && takes; i++)
+    for (size_t i = 0; i < sizeof others / sizeof *others && takes; i++)
         takes = !others[i] || is_even(others[i]);
     for (int i = 0; i < f->nargs && takes; i++) {
         takes = is_in_place(f, &f->args[i], rows);
@@ -189,8 +191,8 @@ static bool takes_epilogue(const ts_frame *f, const ts_cuda_after *after, bool r
 }
 
 /** Sets the cost of an epilogue with gelu_of to 0 if product/wgmma.cuh computes the product of a
- * and b. False if the epilogue has sums, which need that kernel, and another one computes the
- * product. */
+ * and b. False if the epilogue has sums or gelu, which need that kernel, and another one computes
+ * the product. */
 static bool takes_slope(const ts_frame *f, ts_cuda_after *after, const ts_cuda_matrix *a,
                         const ts_cuda_matrix *b)
 {
@@ -200,7 +202,7 @@ static bool takes_slope(const ts_frame *f, ts_cuda_after *after, const ts_cuda_m
     ts_cuda_matrix c = rows_of(after->result);
     bool own = device && ts_cuda_takes_slope(device, ts_kernel_dtype(f), a, b, &c, 1, &then);
     after->cost = own ? 0 : after->cost;
-    return own || !after->sums;
+    return own || !(after->sums || after->curve);
 }
 
 /* A transposed operand, as in gradients of weights, is read in place; only results are always
@@ -366,18 +368,27 @@ typedef struct layer_gradients {
     ts_cuda_padded padded; /* a copy of grad for both products; data NULL: none */
 } layer_gradients;
 
-enum { SUMMED_ROWS = 128 };
+enum {
+    SUMMED_ROWS = 128,
+    SUMMED_BYTES = 32 << 20 /* of grad; more are not in the second-level cache */
+};
+
+/** True if column_sums() computes the bias gradient faster than the epilogue's pass over grad. */
+static bool is_long(const layer_gradients *l, ts_dtype dtype)
+{
+    return ts_dtype_is_half(dtype) && l->grad.rows * l->grad.columns * 2 > SUMMED_BYTES;
+}
 
 /** True if the epilogue of the weight's product computes the bias gradient. With this epilogue,
- * cuBLASLt is slow for few features; and it does not split the inner dim if rows are not multiples
- * of 16 bytes, which takes 80 times as long. */
+ * cuBLASLt is slow for few features and for large gradients; and it does not split the inner dim if
+ * rows are not multiples of 16 bytes, which takes 80 times as long. */
 static bool sums_in_epilogue(const ts_frame *f, const layer_gradients *l)
 {
     ts_dtype dtype = ts_kernel_dtype(f);
     ts_cuda_matrix up = transposed(l->grad);
     const ts_cuda_matrix *c = &l->of_weight;
     if (!l->y[2] || !ts_dtype_is_float(dtype) || dtype == TS_F64 || c->rows < SUMMED_ROWS ||
-        !c->columns || !up.columns)
+        is_long(l, dtype) || !c->columns || !up.columns)
         return false;
     ts_cuda_epilogue then = {.sums = ts_kernel_data(l->y[2])};
     ts_cuda_padding p;
@@ -478,8 +489,8 @@ static ts_status linear_backward_with(ts_frame *f, const ts_cuda_after *after)
     return TS_OK;
 }
 static ts_status linear_backward(ts_frame *f) { return linear_backward_with(f, NULL); }
-/** False also if the bias gradient would need a separate kernel or a second epilogue, or if a
- * gradient that the calls do not read has no memory. */
+/** False also if the bias gradient of a grad that is not long would need a separate kernel, if it
+ * would need a second epilogue, or if a gradient that the calls do not read has no memory. */
 static bool linear_backward_takes(const ts_frame *f, ts_cuda_after *after)
 {
     ts_tensor *to[3];
@@ -490,7 +501,7 @@ static bool linear_backward_takes(const ts_frame *f, ts_cuda_after *after)
     for (int i = 0; i < 3; i++) /* a result that only these calls use has no memory */
         if (to[i] && !(ts_kernel_data(to[i]) && ts_is_contiguous(to[i]) && is_even(to[i])))
             return false;
-    if (after->sums && after->of)
+    if ((after->sums || after->curve) && after->of)
         return false;
     if (after->gelu_of && !after->of) {
         ts_cuda_matrix grad = rows_in_place(f->args[0].t), weight = matrix_of(f->args[2].t);
@@ -500,7 +511,8 @@ static bool linear_backward_takes(const ts_frame *f, ts_cuda_after *after)
     if (!to[2])
         return true;
     layer_gradients l = {0};
-    return describe_gradients((ts_frame *)f, to, &l) == TS_OK && l.summed;
+    return describe_gradients((ts_frame *)f, to, &l) == TS_OK &&
+           (l.summed || is_long(&l, ts_kernel_dtype(f)));
 }
 
 #define FLOATS                                                                                     \

@@ -476,6 +476,17 @@ static ts_status kept_product(TRACED)
     out[1] = ts_mm(in[0], in[1]);
     return TS_STATUS_OF(out[0] = ts_add(out[1], in[2]));
 }
+static ts_status beside_product(TRACED) /* exp reads what the epilogue reads */
+{
+    TS_TRY(out[0] = ts_add(ts_mm(in[0], in[1]), in[2]));
+    return TS_STATUS_OF(out[1] = ts_exp(in[2]));
+}
+static ts_status written_beside_product(TRACED) /* exp reads in[2] after a later write */
+{
+    TS_TRY(out[0] = ts_add(ts_mm(in[0], in[1]), in[2]));
+    TS_TRY(ts_copy_(in[2], ts_cumsum(in[2], 0)));
+    return TS_STATUS_OF(out[1] = ts_exp(in[2]));
+}
 
 /** A block of a residual network with given statistics, of in[0] as an image (1, 1, 5, 7). */
 static ts_status block_after_convolution(TRACED)
@@ -516,6 +527,9 @@ TS_TEST(calls_join_a_product_that_saves_bytes, .setup = set_up_whole_groups,
         {block_after_convolution, 1, 1, "2 calls over (1, 7, 5, 7): convolution batch_norm\n"},
         {overwritten_product, 8, 1, "(5, 6): mm relu\n"},
         {kept_product, 8, 2, "product with an epilogue at step 0, 2 calls over (5, 6): mm add"},
+        {beside_product, 8, 2, "product with an epilogue at step 0, 3 calls over (5, 6): mm add "
+                               "exp"},
+        {written_beside_product, 8, 2, "step 0, 2 calls over (5, 6): mm add\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         TS_SCOPE;
@@ -525,6 +539,7 @@ TS_TEST(calls_join_a_product_that_saves_bytes, .setup = set_up_whole_groups,
         refuses_groups = _i;
         ts_compiled *c = ts_compile(cases[i].function, NULL, NULL);
         OK(ts_compiled_call(c, in, 3, got, cases[i].outputs));
+        in[2] = remote(3, TS_SIZES(5, 6)); /* the function may have written to it */
         OK(cases[i].function(NULL, in, 3, want, cases[i].outputs));
         for (int k = 0; k < cases[i].outputs; k++)
             ck_assert(same_values(got[k], want[k]));

@@ -11,6 +11,7 @@ typedef struct layer {
     int64_t rows, columns, inner;
     ts_dtype dtype;
     bool summed, whole; /* whole: rows are a multiple of 8 */
+    bool curved; /* gelu is computed too, after its gradient */
 } layer;
 
 static int64_t draw(uint64_t *state, int64_t n)
@@ -32,6 +33,7 @@ static layer draw_layer(uint64_t seed)
         l.rows = l.rows / 8 * 8;
     l.dtype = draw(&s, 2) ? TS_BF16 : TS_F16;
     l.summed = draw(&s, 3) > 0;
+    l.curved = draw(&s, 2);
     return l;
 }
 
@@ -62,7 +64,7 @@ static void near_exact(const layer *l, uint64_t seed, const char *what, ts_tenso
                   (long long)l->inner, ts_dtype_name(l->dtype), what, error);
 }
 
-/* The gradient of gelu(x) that a later layer with weights in[1] gets, and its sums. */
+/* The gradient of gelu(x) that a later layer with weights in[1] gets, its sums, and gelu(x). */
 static ts_status gradient(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     const layer *l = ctx;
@@ -73,18 +75,21 @@ static ts_status gradient(void *ctx, ts_tensor *const *in, int n, ts_tensor **ou
     out[1] = TS_NONE;
     if (l->summed)
         TS_TRY(out[1] = ts_sum_to_size(out[0], TS_SIZES(l->columns)));
+    out[2] = TS_NONE;
+    if (l->curved)
+        TS_TRY(out[2] = ts_gelu_tanh(in[2]));
     return TS_OK;
 }
 
-/** True if the newest plan of c makes the sums in its product. */
-static bool sums_in_product(ts_compiled *c)
+/** True if the newest plan of c has these calls as a product and its epilogue. */
+static bool has_product(ts_compiled *c, const char *calls)
 {
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
     OK(ts_explain(c, out));
     fclose(out);
-    bool has = strstr(text, "linear_backward gelu_backward sum_to_size") != NULL;
+    bool has = strstr(text, calls) != NULL;
     free(text);
     return has;
 }
@@ -109,7 +114,7 @@ static bool is_hopper(ts_device device)
 TS_TEST(drawn_gradients_of_gelu_are_summed_in_their_product, .loop = 2, .timeout = 300)
 {
     GPU(device);
-    int summed = 0;
+    int summed = 0, curved = 0;
     for (uint64_t k = 0; k < 16; k++) {
         TS_SCOPE;
         uint64_t seed = k + 100 * (uint64_t)_i;
@@ -117,12 +122,12 @@ TS_TEST(drawn_gradients_of_gelu_are_summed_in_their_product, .loop = 2, .timeout
         ts_manual_seed(seed);
         ts_tensor *g = normal(l.rows, l.inner, 1, l.dtype, device),
                   *w = normal(l.inner, l.columns, 1 / sqrt((double)l.inner), l.dtype, device),
-                  *x = normal(l.rows, l.columns, 1.5, l.dtype, device), *in[] = {g, w, x}, *got[2],
-                  *again[2], *exact;
+                  *x = normal(l.rows, l.columns, 1.5, l.dtype, device), *in[] = {g, w, x}, *got[3],
+                  *again[3], *exact;
         ts_compiled *c = ts_compile(gradient, &l, TS_OPTS(ts_compile_opts, .graph = true));
         for (int run = 0; run < 4; run++)
-            OK(ts_compiled_call(c, in, 3, got, 2));
-        OK(ts_compiled_call(c, in, 3, again, 2));
+            OK(ts_compiled_call(c, in, 3, got, 3));
+        OK(ts_compiled_call(c, in, 3, again, 3));
         OK(exact =
                ts_gelu_backward(ts_mm(ts_to(g, TS_F64), ts_to(w, TS_F64)), ts_to(x, TS_F64), true));
         if (l.whole) { /* else separate calls round twice */
@@ -133,8 +138,14 @@ TS_TEST(drawn_gradients_of_gelu_are_summed_in_their_product, .loop = 2, .timeout
         }
         for (int i = 0; i < 1 + l.summed; i++)
             ck_assert(error_there(got[i], ts_to(again[i], TS_F64)) == 0);
-        summed += sums_in_product(c);
+        if (l.curved) { /* has the bits of the eager kernel */
+            ck_assert(error_there(got[2], ts_to(ts_gelu_tanh(x), TS_F64)) == 0);
+            ck_assert(error_there(again[2], ts_to(ts_gelu_tanh(x), TS_F64)) == 0);
+        }
+        summed += has_product(c, "linear_backward gelu_backward sum_to_size");
+        curved += has_product(c, l.summed ? "linear_backward gelu_backward sum_to_size gelu"
+                                          : "linear_backward gelu_backward gelu");
         ts_compiled_free(c);
     }
-    ck_assert(!is_hopper(device) || summed > 2);
+    ck_assert(!is_hopper(device) || (summed > 2 && curved > 2));
 }

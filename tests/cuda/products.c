@@ -308,6 +308,35 @@ TS_TEST(linear_layers_of_few_features_are_exact_for_integers, .loop = 2, .timeou
     }
 }
 
+/* Gradients of 34 to 68 MiB, whose sums are a pass of their own. */
+TS_TEST(bias_gradients_of_long_layers_are_rounded_once, .loop = 2, .timeout = 120)
+{
+    GPU(device);
+    static const ts_dtype halves[] = {TS_BF16, TS_F16};
+    for (uint64_t turn = 0; turn < 8; turn++) {
+        TS_SCOPE;
+        ts_manual_seed(31 * turn + (uint64_t)_i);
+        double number[3];
+        for (int i = 0; i < 3; i++)
+            OK(ts_item(ts_randint(TS_SIZES(1), 0, 1 << 20), &number[i]));
+        int64_t n = 128 + 8 * ((int64_t)number[0] % 300), k = 8 * (1 + (int64_t)number[1] % 20),
+                rows = (17 << 20) / n * (8 + (int64_t)number[2] % 9) / 8;
+        ts_dtype dtype = halves[_i];
+        ts_tensor *g = ts_to(ts_normal_on(TS_SIZES(rows, n), 0, 1, TS_F32, device), dtype),
+                  *x = ts_to(ts_normal_on(TS_SIZES(rows, k), 0, 1, TS_F32, device), dtype),
+                  *w = ts_to(ts_normal_on(TS_SIZES(n, k), 0, 1, TS_F32, device), dtype),
+                  *dx = NULL, *dw = NULL, *db = NULL, *exact, *most;
+        OK(ts_linear_backward(g, x, w, &dx, &dw, &db));
+        OK(exact = ts_sum_to_size(ts_to(g, TS_F64), TS_SIZES(n)));
+        OK(most = ts_max(ts_abs(exact)));
+        double largest, error = apart(db, exact);
+        OK(ts_item(most, &largest));
+        ck_assert_msg(error <= (dtype == TS_BF16 ? 0x1.1p-8 : 0x1.1p-11) * largest,
+                      "(%lld, %lld) %s: error %g of %g", (long long)rows, (long long)n,
+                      ts_dtype_name(dtype), error, largest);
+    }
+}
+
 TS_TEST(the_log_has_products_that_could_be_padded)
 {
     GPU(device);

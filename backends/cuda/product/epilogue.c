@@ -122,6 +122,19 @@ static bool sum_columns(ts_cuda_after *a, const ts_frame *f)
     return true;
 }
 
+/** Adds gelu at the arguments of the epilogue's gradient of gelu, which a plan computes again for
+ * the weight's gradient. The result so far stays the same. */
+static bool gelu_beside(ts_cuda_after *a, const ts_frame *f)
+{
+    const ts_tensor *curve = f->rets[0].tag == TS_TAG_TENSOR ? f->rets[0].t : NULL;
+    if (a->curve || !curve || f->args[0].tag != TS_TAG_TENSOR || f->args[0].t != a->gelu_of ||
+        !f->args[1].i || !is_alike(curve, a->result) ||
+        ts_dtype_of(curve) != ts_dtype_of(a->result) || !ts_kernel_data(curve))
+        return false;
+    a->curve = f->rets[0].t;
+    return true;
+}
+
 /** Adds a call to the epilogue. Returns false if the epilogue cannot compute it. */
 static bool read_call(ts_cuda_after *a, const ts_group_call *call)
 {
@@ -131,6 +144,8 @@ static bool read_call(ts_cuda_after *a, const ts_group_call *call)
     bool alike = true; /* all tensors have the result's sizes and layout */
     if (strcmp(name, "sum_to_size") == 0)
         return ts_cuda_owns(call->kernel) && sum_columns(a, f);
+    if (a->gelu_of && strcmp(name, "gelu") == 0)
+        return ts_cuda_owns(call->kernel) && gelu_beside(a, f);
     for (int i = 0; i < f->nargs; i++)
         if (f->args[i].tag == TS_TAG_TENSOR) {
             at = f->args[i].t == a->result ? i : at;

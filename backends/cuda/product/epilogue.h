@@ -15,6 +15,7 @@ typedef struct ts_cuda_after {
     ts_tensor *added;   /* added to the product; NULL: none */
     ts_tensor *gelu_of; /* unless NULL, the product is multiplied by gelu's derivative at these
                            values */
+    ts_tensor *curve;   /* receives gelu of gelu_of; NULL: not wanted */
     ts_tensor *linear;  /* receives the argument of gelu; NULL: not stored */
     bool gelu, wide;    /* fields of ts_cuda_epilogue */
     ts_tensor *sums;    /* receives the sums of the result's columns, beside gelu_of; NULL: none */

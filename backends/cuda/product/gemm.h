@@ -26,7 +26,9 @@ typedef struct ts_cuda_epilogue {
     void *linear;     /* receives gelu's argument in the layout of c; NULL: not requested */
     const void *gelu_of; /* then multiply by the derivative of tanh-form gelu at these arguments,
                             which have the layout of c; NULL: no. Conditions as for gelu; not beside
-                            other fields except columns */
+                            other fields except columns and curve */
+    void *curve;   /* receives tanh-form gelu of gelu_of, in the layout of c; NULL: not wanted.
+                      Requires gelu_of and ts_cuda_takes_slope() */
     void *columns; /* receives the sums of c's columns, in c's dtype; NULL: not wanted. Requires
                       gelu_of and ts_cuda_takes_slope() */
     bool wide; /* c is f32 where a and b are halves; not beside bias, gelu and gelu_of */

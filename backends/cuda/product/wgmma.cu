@@ -11,6 +11,7 @@ using namespace ts;
 
 enum {
     PROCESSORS = 132,  /* least tiles of 256 rows: two for each pair of multiprocessors */
+    SHARED = 512,      /* least inner dim at which clusters of four blocks pay */
     LONGEST = 2048,    /* with a longer inner dim, cuBLASLt's product and a pass are faster */
     CACHED = 16 << 20, /* bytes of b that stay in the second-level cache */
     BAND = 8
@@ -49,35 +50,66 @@ static bool map_of(CUtensorMap *map, const void *data, const ts_cuda_matrix *m, 
     return tma_map<T>(map, {(void *)data, 0, 0, m->row}, (int)m->columns, (int)m->rows, 1, 1, box);
 }
 
-template <class T>
+/** Number of clusters of 2 WIDE blocks that run, and of tiles that one of them computes. */
+struct slope_division {
+    int clusters, turns;
+};
+template <class T, int WIDE> static slope_division divide(const ts_cuda_matrix *c, bool curve)
+{
+    ts_cuda_grid grid = {dim3(2 * WIDE), dim3(SLOPE_BLOCK), SLOPE_BYTES, 2 * WIDE};
+    auto kernel = curve ? slope_kernel<T, true, WIDE> : slope_kernel<T, false, WIDE>;
+    int clusters = ts_cuda_clusters((const void *)kernel, &grid),
+        all = (int)((wide_of(c) + WIDE - 1) / WIDE * tall_of(c));
+    return {all < clusters ? all : clusters, clusters ? (all + clusters - 1) / clusters : 0};
+}
+
+template <class T, int WIDE>
 static cudaError_t start(const ts_cuda_matrix *a, const ts_cuda_matrix *b, const ts_cuda_matrix *c,
-                         const void *gelu_of, float *sums, cudaStream_t stream)
+                         const ts_cuda_epilogue *then, float *sums, int clusters,
+                         cudaStream_t stream)
 {
     slope_product p = {};
     p.rows = (int)c->rows;
     p.columns = (int)c->columns;
     p.inner = (int)a->columns;
-    p.wide = (int)wide_of(c);
+    p.wide = (int)(wide_of(c) + WIDE - 1) / WIDE;
     p.tall = (int)tall_of(c);
-    p.band = (int64_t)p.wide * SLOPE_SIDE * p.inner * 2 <= CACHED ? p.wide : BAND;
+    p.band = (int64_t)p.wide * WIDE * SLOPE_SIDE * p.inner * 2 <= CACHED ? p.wide : BAND / WIDE;
     p.sums = sums;
-    CUtensorMap left, right, x, y;
-    if (!map_of<T>(&left, a->data, a, SLOPE_SIDE) || !map_of<T>(&right, b->data, b, 64) ||
-        !map_of<T>(&x, gelu_of, c, 16) || !map_of<T>(&y, c->data, c, 16))
+    CUtensorMap left, right, x, y, curve;
+    if (!map_of<T>(&left, a->data, a, SLOPE_SIDE / WIDE) || !map_of<T>(&right, b->data, b, 64) ||
+        !map_of<T>(&x, then->gelu_of, c, 16) || !map_of<T>(&y, c->data, c, 16))
         return cudaErrorNotSupported;
-    ts_cuda_grid grid = {dim3(2), dim3(SLOPE_BLOCK), SLOPE_BYTES, 2};
-    int clusters = ts_cuda_clusters((const void *)slope_kernel<T>, &grid), all = p.wide * p.tall;
-    if (!clusters)
+    curve = y;
+    if (then->curve && !map_of<T>(&curve, then->curve, c, 16))
         return cudaErrorNotSupported;
-    grid.blocks = dim3(2 * (unsigned)(all < clusters ? all : clusters));
-    return launch_early(slope_kernel<T>, grid, stream, p, left, right, x, y);
+    ts_cuda_grid grid = {dim3(2 * WIDE * (unsigned)clusters), dim3(SLOPE_BLOCK), SLOPE_BYTES,
+                         2 * WIDE};
+    auto kernel = then->curve ? slope_kernel<T, true, WIDE> : slope_kernel<T, false, WIDE>;
+    return launch_early(kernel, grid, stream, p, left, right, x, y, curve);
+}
+
+/** If rows of a begin within sectors of 32 bytes, loads limit long products: blocks then share them
+ *  in clusters of four, unless these compute more tiles each. Other products run on more
+ *  multiprocessors in clusters of two. */
+template <class T>
+static cudaError_t start(const ts_cuda_matrix *a, const ts_cuda_matrix *b, const ts_cuda_matrix *c,
+                         const ts_cuda_epilogue *then, float *sums, cudaStream_t stream)
+{
+    slope_division two = divide<T, 1>(c, then->curve), four = {};
+    if (a->row % 16 && a->columns >= SHARED)
+        four = divide<T, 2>(c, then->curve);
+    if (four.clusters && 4 * four.turns <= 5 * two.turns)
+        return start<T, 2>(a, b, c, then, sums, four.clusters, stream);
+    return two.clusters ? start<T, 1>(a, b, c, then, sums, two.clusters, stream)
+                        : cudaErrorNotSupported;
 }
 
 #else
 
 template <class T>
 static cudaError_t start(const ts_cuda_matrix *, const ts_cuda_matrix *, const ts_cuda_matrix *,
-                         const void *, float *, cudaStream_t)
+                         const ts_cuda_epilogue *, float *, cudaStream_t)
 {
     return cudaErrorNotSupported;
 }
@@ -102,8 +134,8 @@ ts_status ts_cuda_gemm_slope(const ts_frame *f, ts_dtype dtype, const ts_cuda_ma
     float *parts = bytes ? (float *)ts_scratch_take(where, bytes) : nullptr;
     if (bytes && !parts)
         return ts_error_code();
-    cudaError_t e = dtype == TS_BF16 ? start<bf16>(a, b, c, then->gelu_of, parts, at.stream)
-                                     : start<f16>(a, b, c, then->gelu_of, parts, at.stream);
+    cudaError_t e = dtype == TS_BF16 ? start<bf16>(a, b, c, then, parts, at.stream)
+                                     : start<f16>(a, b, c, then, parts, at.stream);
     ts_status status = ts_cuda_launched(f, e, at.stream);
     if (status == TS_OK && bytes) {
         sums.parts[0] = parts;

@@ -6,10 +6,12 @@
  * therefore take turns: while one group's products occupy the tensor cores, the other multiplies
  * its tile by gelu's derivative, adds up its columns and stores it. A group has a tile of 128 x 128
  * results in registers, and a block stays on its multiprocessor for many tiles. A thread of a third
- * group loads operands by TMA.
+ * group loads operands by TMA. Gelu itself, at the same arguments, costs one more product per
+ * element and its stores.
  *
- * The two blocks of a cluster compute tiles one below the other. Each loads half of the tile of b
- * and sends it to both.
+ * The blocks of a cluster compute adjacent tiles: two below each other, and with WIDE = 2 another
+ * two beside these. Two blocks that need the same tile of an operand load half of it each and send
+ * it to both, because the second-level cache can limit the rate of these products.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GEMM_WGMMA_CUH
@@ -37,7 +39,7 @@ enum {
 /** A product a b of (rows, inner) and (inner, columns). */
 struct slope_product {
     int rows, columns, inner;
-    int wide, tall; /* tiles of 128 columns, and of 256 rows */
+    int wide, tall; /* tiles of WIDE * 128 columns, and of 256 rows */
     int band;       /* tiles of columns that are computed for all rows before the next ones */
     float *sums;    /* receives the sums of the columns of each 128 rows: 2 tall lines of `columns`;
                        NULL: not wanted */
@@ -46,25 +48,26 @@ struct slope_product {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 /** The first row and column of a block's tile. number: of the cluster's tiles, from 0. */
-struct slope_place {
+template <int WIDE> struct slope_place {
     int row, column;
 
     __device__ __forceinline__ slope_place(const slope_product &p, int number, int rank)
     {
         int band = number / (p.tall * p.band), first = band * p.band,
             width = min(p.band, p.wide - first), rest = number - first * p.tall;
-        row = (rest / width * 2 + rank) * SLOPE_SIDE;
-        column = (first + rest % width) * SLOPE_SIDE;
+        row = (rest / width * 2 + rank / WIDE) * SLOPE_SIDE;
+        column = ((first + rest % width) * WIDE + rank % WIDE) * SLOPE_SIDE;
     }
 };
 
-/** tma_load() into all blocks of a cluster of two, at equal addresses. */
-static __device__ __forceinline__ void tma_load_both(uint32_t to, const CUtensorMap *map,
-                                                     int column, int row, uint32_t barrier)
+/** tma_load() into the blocks of a cluster whose bits are set in `ranks`, at equal addresses. */
+static __device__ __forceinline__ void tma_load_to(unsigned ranks, uint32_t to,
+                                                   const CUtensorMap *map, int column, int row,
+                                                   uint32_t barrier)
 {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".multicast::cluster [%0], [%1, {%2, %3, %4, %4}], [%5], %6;" ::"r"(to),
-                 "l"(map), "r"(column), "r"(row), "r"(0), "r"(barrier), "h"((uint16_t)3)
+                 "l"(map), "r"(column), "r"(row), "r"(0), "r"(barrier), "h"((uint16_t)ranks)
                  : "memory");
 }
 /** Arrives at a barrier from peer_address(). Orders no accesses of other blocks: a release at the
@@ -88,6 +91,13 @@ static __device__ __forceinline__ void stage_out(const CUtensorMap *map, uint32_
                      "r"(half + slab * 64 * 128 + mine * 128)
                      : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/** Waits until the first of two groups of stage_out(), or the first two of three, have been read
+ *  from shared memory. */
+static __device__ __forceinline__ void older_stages_wait()
+{
+    asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
 }
 
 template <class T> static __device__ __forceinline__ float2 unpack2(uint32_t x);
@@ -149,36 +159,45 @@ struct slope_memory {
 };
 
 /** Loads the operands of all tiles of the block. */
+template <int WIDE>
 static __device__ __forceinline__ void load_operands(const slope_product &p, const slope_memory &m,
                                                      const CUtensorMap *a, const CUtensorMap *b,
                                                      int cluster, int clusters, int rank)
 {
-    int steps = (p.inner + 63) / 64, i = 0;
+    int steps = (p.inner + 63) / 64, i = 0, down = rank / WIDE, right = rank % WIDE;
+    unsigned beside = 3u << down * WIDE, below = (1u | 1u << WIDE) << right;
     for (int tile = cluster; tile < p.wide * p.tall; tile += clusters) {
-        const slope_place at(p, tile, rank);
+        const slope_place<WIDE> at(p, tile, rank);
         int row = at.row, column = at.column;
         for (int k = 0; k < steps; k++, i++) {
-            /* both blocks have read the stage: this one writes to it in both */
+            /* the blocks that this one sends to have read the stage */
             m.ring.wait_empty(i);
             uint32_t full = m.ring.full(i), to = m.stages + i % SLOPE_STAGES * SLOPE_STAGE;
             barrier_expect(full, SLOPE_STAGE);
-            tma_load(to, a, k * 64, row, 0, 0, full);
-            to += SLOPE_OPERAND + rank * (SLOPE_OPERAND / 2);
-            tma_load_both(to, b, column + rank * 64, k * 64, full);
+            if (WIDE == 1)
+                tma_load(to, a, k * 64, row, 0, 0, full);
+            else
+                tma_load_to(beside, to + right * (SLOPE_OPERAND / 2), a, k * 64, row + right * 64,
+                            full);
+            to += SLOPE_OPERAND + down * (SLOPE_OPERAND / 2);
+            tma_load_to(below, to, b, column + down * 64, k * 64, full);
         }
     }
 }
 
 /** d = a b for one tile. i: number of its first step. */
-template <class T>
+template <class T, int WIDE>
 static __device__ __forceinline__ void multiply(float (&d)[2][16][4], const slope_memory &m, int i,
-                                                int steps, int next)
+                                                int steps, int next, int rank)
 {
     bool tells = threadIdx.x % 32 == 0;
+    /* tells the blocks that send to this one: all but the one diagonally opposite */
     auto release = [&](int of) {
         if (tells) {
-            peer_arrive(peer_address(m.ring.empty(of), 0));
-            peer_arrive(peer_address(m.ring.empty(of), 1));
+            peer_arrive(peer_address(m.ring.empty(of), WIDE == 1 ? 0 : rank));
+            peer_arrive(peer_address(m.ring.empty(of), WIDE == 1 ? 1 : rank ^ 1));
+            if (WIDE == 2)
+                peer_arrive(peer_address(m.ring.empty(of), rank ^ 2));
         }
     };
     discard_accumulators(d[0]);
@@ -226,46 +245,59 @@ static __device__ __forceinline__ void put4(uint32_t to, uint32_t a, uint32_t b,
 }
 
 /** Derivative of tanh-form gelu: s + x s (1 - s) 2 u'(x) with s = sigmoid(2 u(x)), as
- *  fn::gelu_tanh_slope() in fewer instructions. The bounds avoid Inf * 0. */
-static __device__ __forceinline__ float slope_at(float x)
+ *  fn::gelu_tanh_slope() in fewer instructions. The bounds avoid Inf * 0. Sets *gelu to x s, as
+ *  fn::gelu_tanh_at(). */
+static __device__ __forceinline__ float slope_at(float x, float *gelu)
 {
-    float square = fminf(x * x, 1600), near = fminf(fmaxf(x, -40), 40),
+    float square = fminf(x * x, 1600), above = fmaxf(x, -40), near = fminf(above, 40),
           s = reciprocal_fast(1 + exp2_fast(x * fmaf(-0.10294324f, square, -2.3022082f)));
+    *gelu = above * s;
     return fmaf(near * fmaf(0.21406446f, square, 1.5957691f), fmaf(-s, s, s), s);
 }
 
-/** Stores d times gelu's slope at the tile of arguments in `halves`, and the sums of columns. */
+static __device__ __forceinline__ void get4(uint32_t (&x)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+/** Multiplies columns k * 16 to k * 16 + 15 of half a tile by gelu's slope at x, which receives the
+ *  products. Adds them to the sums s; *curve receives gelu at x. */
+template <class T>
+static __device__ __forceinline__ void apply_slope(const float (&d)[16][4], int k, uint32_t (&x)[4],
+                                                   float (&s)[32], uint32_t (&curve)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int n = 2 * k + i / 2;
+        const float *v = &d[n][i % 2 * 2];
+        float2 u = unpack2<T>(x[i]), g;
+        x[i] = pack2<T>(v[0] * slope_at(u.x, &g.x), v[1] * slope_at(u.y, &g.y));
+        curve[i] = pack2<T>(g.x, g.y);
+        u = unpack2<T>(x[i]);
+        s[n * 2] += u.x;
+        s[n * 2 + 1] += u.y;
+    }
+}
+
+/** Stores d times gelu's slope at the tile of arguments in `halves`, and adds up its columns. */
 template <class T>
 static __device__ __forceinline__ void store_slope(const slope_product &p, float (&d)[2][16][4],
-                                                   uint32_t halves, uint32_t sums, int barrier,
+                                                   uint32_t halves, float (&s)[32],
                                                    const CUtensorMap *y, int row, int column)
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
-    float s[32];
-#pragma unroll
-    for (int n = 0; n < 32; n++)
-        s[n] = 0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        uint32_t x[8][4];
+        uint32_t x[8][4], curve[4];
 #pragma unroll
         for (int k = 0; k < 8; k++)
-            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(x[k][0]), "=r"(x[k][1]), "=r"(x[k][2]), "=r"(x[k][3])
-                         : "r"(place_in(halves + half * SLOPE_HALF, 2 * k))
-                         : "memory");
+            get4(x[k], place_in(halves + half * SLOPE_HALF, 2 * k));
 #pragma unroll
         for (int k = 0; k < 8; k++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int n = 2 * k + i / 2;
-                const float *v = &d[half][n][i % 2 * 2];
-                float2 u = unpack2<T>(x[k][i]);
-                x[k][i] = pack2<T>(v[0] * slope_at(u.x), v[1] * slope_at(u.y));
-                u = unpack2<T>(x[k][i]);
-                s[n * 2] += u.x;
-                s[n * 2 + 1] += u.y;
-            }
+            apply_slope<T>(d[half], k, x[k], s, curve);
 #pragma unroll
         for (int k = 0; k < 8; k++)
             put4(place_in(halves + half * SLOPE_HALF, 2 * k), x[k][0], x[k][1], x[k][2], x[k][3]);
@@ -274,8 +306,60 @@ static __device__ __forceinline__ void store_slope(const slope_product &p, float
         if (lane == 0 && row + half * 64 + warp * 16 < p.rows)
             stage_out(y, halves + half * SLOPE_HALF, column, row + half * 64);
     }
-    if (!p.sums)
-        return;
+}
+
+/** store_slope() that also stores gelu of the arguments. Products wait in registers while gelu is
+ *  copied from their place in shared memory. */
+template <class T>
+static __device__ __forceinline__ void
+store_slope_and_gelu(const slope_product &p, float (&d)[2][16][4], uint32_t halves, float (&s)[32],
+                     const CUtensorMap *y, const CUtensorMap *gelu, int row, int column)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    enum { AHEAD = 2 }; /* loads in flight; more spill registers */
+    uint32_t x[2][8][4];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t at = halves + half * SLOPE_HALF;
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            get4(x[half][k], place_in(at, 2 * k));
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            uint32_t curve[4];
+            if (k + AHEAD < 8)
+                get4(x[half][k + AHEAD], place_in(at, 2 * (k + AHEAD)));
+            apply_slope<T>(d[half], k, x[half][k], s, curve);
+            put4(place_in(at, 2 * k), curve[0], curve[1], curve[2], curve[3]);
+        }
+        tma_sees_shared();
+        __syncwarp();
+        if (lane == 0 && row + half * 64 + warp * 16 < p.rows)
+            stage_out(gelu, at, column, row + half * 64);
+    }
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t at = halves + half * SLOPE_HALF;
+        if (lane == 0 && row + 64 + warp * 16 < p.rows)
+            older_stages_wait();
+        else if (lane == 0)
+            tma_stores_wait(); /* the second half is outside: it started no copy */
+        __syncwarp();
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            put4(place_in(at, 2 * k), x[half][k][0], x[half][k][1], x[half][k][2], x[half][k][3]);
+        tma_sees_shared();
+        __syncwarp();
+        if (lane == 0 && row + half * 64 + warp * 16 < p.rows)
+            stage_out(y, at, column, row + half * 64);
+    }
+}
+
+/** Stores the sums of the columns of a group's tile, of which a thread has those of its rows. */
+static __device__ __forceinline__ void store_sums(const slope_product &p, float (&s)[32],
+                                                  uint32_t sums, int barrier, int row, int column)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
     int from = add_rows(s);
     auto place = [&](int w, int at) { return sums + (w * SLOPE_SIDE + at) * 4; };
     auto put = [&](bool adds) {
@@ -299,21 +383,23 @@ static __device__ __forceinline__ void store_slope(const slope_product &p, float
 
 #endif
 
-/** y = a b times gelu's derivative at x. k is dense in a, and columns are dense in b. Boxes of the
- *  maps: 128 rows of a, 64 rows of b, 16 rows of x and y. */
-template <class T>
+/** y = a b times gelu's derivative at x, and with GELU curve = gelu(x). k is dense in a, columns
+ *  are dense in b. WIDE: 1 or 2, for clusters of 2 or 4 blocks. Boxes of the maps: 128 / WIDE rows
+ *  of a, 64 rows of b, 16 rows of x, y and curve. */
+template <class T, bool GELU, int WIDE>
 __global__ void __launch_bounds__(SLOPE_BLOCK, 1)
     slope_kernel(const __grid_constant__ slope_product p, const __grid_constant__ CUtensorMap a,
                  const __grid_constant__ CUtensorMap b, const __grid_constant__ CUtensorMap x,
-                 const __grid_constant__ CUtensorMap y)
+                 const __grid_constant__ CUtensorMap y, const __grid_constant__ CUtensorMap curve)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) char slope_shared[];
     slope_memory m(shared_address(slope_shared));
-    int group = (int)threadIdx.x / 128, rank = (int)cluster_rank(), cluster = (int)blockIdx.x / 2,
-        clusters = (int)gridDim.x / 2, steps = (p.inner + 63) / 64;
+    int group = (int)threadIdx.x / 128, rank = (int)cluster_rank(),
+        cluster = (int)blockIdx.x / (2 * WIDE), clusters = (int)gridDim.x / (2 * WIDE),
+        steps = (p.inner + 63) / 64;
     if (threadIdx.x == 0) {
-        m.ring.init(8); /* the four warps of a group, in both blocks */
+        m.ring.init(4 * (1 + WIDE)); /* a group's warps, in each block that this one sends to */
         for (int warp = 0; warp < 8; warp++)
             barrier_init(m.arguments + warp * 8, 1);
         barriers_ready();
@@ -324,7 +410,7 @@ __global__ void __launch_bounds__(SLOPE_BLOCK, 1)
     if (group == 2) {
         registers_shrink<40>();
         if (threadIdx.x == 256)
-            load_operands(p, m, &a, &b, cluster, clusters, rank);
+            load_operands<WIDE>(p, m, &a, &b, cluster, clusters, rank);
         __syncwarp();
     } else {
         registers_grow<232>();
@@ -333,7 +419,7 @@ __global__ void __launch_bounds__(SLOPE_BLOCK, 1)
         bool first = threadIdx.x % 32 == 0;
         float d[2][16][4];
         auto load_arguments = [&](int tile) {
-            const slope_place at(p, tile, rank);
+            const slope_place<WIDE> at(p, tile, rank);
             tma_stores_wait();
             barrier_expect(arguments, 2 * SLOPE_HALF / 4);
             int mine = threadIdx.x % 128 / 32 * 16;
@@ -348,19 +434,24 @@ __global__ void __launch_bounds__(SLOPE_BLOCK, 1)
         if (group == 1)
             turn_give(1, 256);
         for (int turn = 0; tile < tiles; turn++, tile += 2 * clusters, i += 2 * steps) {
-            const slope_place at(p, tile, rank);
+            const slope_place<WIDE> at(p, tile, rank);
             turn_wait(1 + group, 256);
-            multiply<T>(d, m, i, steps, tile + clusters < tiles ? 2 - group : 0);
+            multiply<T, WIDE>(d, m, i, steps, tile + clusters < tiles ? 2 - group : 0, rank);
             barrier_wait(arguments, turn & 1);
-            store_slope<T>(p, d, halves, m.sums + group * SLOPE_SUMS, 3 + group, &y, at.row,
-                           at.column);
+            float sums[32] = {};
+            if constexpr (GELU)
+                store_slope_and_gelu<T>(p, d, halves, sums, &y, &curve, at.row, at.column);
+            else
+                store_slope<T>(p, d, halves, sums, &y, at.row, at.column);
+            if (p.sums)
+                store_sums(p, sums, m.sums + group * SLOPE_SUMS, 3 + group, at.row, at.column);
             if (first && tile + 2 * clusters < tiles)
                 load_arguments(tile + 2 * clusters);
         }
         if (first)
             tma_stores_wait();
     }
-    cluster_sync(); /* the other block may still send to this one */
+    cluster_sync(); /* other blocks may still send to this one */
 #endif
 }
 
