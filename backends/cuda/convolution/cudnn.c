@@ -316,8 +316,8 @@ static bool lacks(descriptor engine, int name, int type, int banned)
     return true;
 }
 
-/* Some kernels of this engine for the gradient of x never end, for example for two channels, 38 x 43
- * pixels and 16 features of bf16 with 2 x 3 taps. */
+/* Some kernels of this engine for the gradient of x never end, for example for bf16 images of two
+ * channels and 38 x 43 pixels, 16 features and 2 x 3 taps. */
 enum { ENDLESS_OF_X = 73 };
 
 /** True if the engine is ENDLESS_OF_X. */
@@ -328,8 +328,8 @@ static bool may_not_end(const key *k, descriptor engine)
            (cudnn.get(engine, ENGINE_INDEX, INT64, 1, &n, &index) || index == ENDLESS_OF_X);
 }
 
-/** True if an engine's results are the same in each run and as exact as the dtype's promise, all its
- *  kernels end, and it needs no compiler, which takes seconds. */
+/** True if an engine's results are the same in each run and as exact as the dtype's promise, all
+ *  its kernels end, and it needs no compiler, which takes seconds. */
 static bool is_admitted(const key *k, descriptor config)
 {
     descriptor engine = NULL;
