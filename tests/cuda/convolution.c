@@ -1,18 +1,10 @@
 /** @file convolution.c  Convolutions on CUDA of random sizes, layouts, options and dtypes, compared
  * with the CPU in f64. */
 // SPDX-License-Identifier: MIT
-#include "tests/cuda/cuda.h"
-
-#include <math.h>
-
-static uint64_t state;
+#include "tests/cuda/drawn.h"
 
 /** A random integer from low to high, both included. */
-static int64_t drawn(int64_t low, int64_t high)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return low + (int64_t)((state >> 33) % (uint64_t)(high - low + 1));
-}
+static int64_t between(int64_t low, int64_t high) { return low + drawn(high - low + 1); }
 
 /** A random call: input, weight, bias or TS_NONE, and gradient of the result, f64 on the CPU. */
 typedef struct problem {
@@ -37,33 +29,34 @@ static ts_tensor *convolve(const problem *p, ts_tensor *x, ts_tensor *w, ts_tens
 static ts_tensor *numbers(const int64_t *sizes, int ndim, ts_dtype dtype)
 {
     ts_tensor *t = ts_to(ts_to(ts_normal(sizes, ndim, 0, 1, TS_F32), dtype), TS_F64);
-    return drawn(0, 1) && ndim > 1 ? ts_movedim(ts_contiguous(ts_movedim(t, 1, -1)), -1, 1) : t;
+    return between(0, 1) && ndim > 1 ? ts_movedim(ts_contiguous(ts_movedim(t, 1, -1)), -1, 1) : t;
 }
 
 static void draw(problem *p, ts_dtype dtype, int turn)
 {
     static const int64_t widths[] = {1, 2, 3, 4, 8, 16, 24, 40};
-    int64_t groups = turn % 3 ? 1 : drawn(2, 5);
+    int64_t groups = turn % 3 ? 1 : between(2, 5);
     *p = (problem){.dims = 1 + turn % 3, .transposed = turn / 3 % 2,
                    .opts = {.size = sizeof p->opts, .groups = groups}};
-    int64_t in = groups * widths[drawn(0, turn % 2 ? 3 : 7)],
-            out = groups * widths[drawn(0, turn % 4 < 2 ? 2 : 7)];
+    int64_t in = groups * widths[between(0, turn % 2 ? 3 : 7)],
+            out = groups * widths[between(0, turn % 4 < 2 ? 2 : 7)];
     if (turn % 8 == 7) /* depthwise, with and without vectors of channels */
-        in = out = p->opts.groups = turn % 16 == 7 ? 8 * drawn(1, 9) : drawn(2, 40);
-    int64_t x_sizes[5] = {drawn(1, 3), in}, w_sizes[5];
+        in = out = p->opts.groups = turn % 16 == 7 ? 8 * between(1, 9) : between(2, 40);
+    int64_t x_sizes[5] = {between(1, 3), in}, w_sizes[5];
     w_sizes[0] = p->transposed ? in : out;
     w_sizes[1] = (p->transposed ? out : in) / p->opts.groups;
     for (int d = 0; d < p->dims; d++) {
-        int64_t kernel = w_sizes[2 + d] = drawn(1, 4), stride = p->opts.stride[d] = drawn(1, 3);
-        int64_t dilation = p->opts.dilation[d] = drawn(1, 2), extent = dilation * (kernel - 1) + 1;
-        p->opts.padding[d] = drawn(0, extent / 2);
+        int64_t kernel = w_sizes[2 + d] = between(1, 4), stride = p->opts.stride[d] = between(1, 3);
+        int64_t dilation = p->opts.dilation[d] = between(1, 2),
+                extent = dilation * (kernel - 1) + 1;
+        p->opts.padding[d] = between(0, extent / 2);
         int64_t most = (stride > dilation ? stride : dilation) - 1;
-        p->opts.output_padding[d] = p->transposed ? drawn(0, most) : 0;
-        x_sizes[2 + d] = extent + drawn(0, p->dims == 1 ? 300 : p->dims == 2 ? 20 : 6);
+        p->opts.output_padding[d] = p->transposed ? between(0, most) : 0;
+        x_sizes[2 + d] = extent + between(0, p->dims == 1 ? 300 : p->dims == 2 ? 20 : 6);
     }
     p->x = numbers(x_sizes, p->dims + 2, dtype);
     p->w = numbers(w_sizes, p->dims + 2, dtype);
-    p->b = drawn(0, 1) ? numbers(&out, 1, dtype) : TS_NONE;
+    p->b = between(0, 1) ? numbers(&out, 1, dtype) : TS_NONE;
     ts_tensor *y = convolve(p, p->x, p->w, p->b);
     OK(y);
     p->g = numbers(ts_sizes(y), ts_ndim(y), dtype);
@@ -94,8 +87,8 @@ static double item(ts_tensor *t)
 
 /** Asserts that got equals want (f64) up to rounding. For bf16 and f16, cuBLASLt rounds some sums
  *  before it adds the bias, and some partial sums: an error of one unit of the largest element. */
-static void assert_alike(ts_tensor *got, ts_tensor *want, ts_dtype dtype, const char *what,
-                         int turn)
+static void assert_results(ts_tensor *got, ts_tensor *want, ts_dtype dtype, const char *what,
+                           int turn)
 {
     double unit = dtype == TS_BF16  ? 0x1p-8
                   : dtype == TS_F16 ? 0x1p-10
@@ -126,8 +119,7 @@ TS_TEST(convolutions_equal_those_of_the_CPU, .loop = 2 * 4, .timeout = 240)
     int turns = select_kernels(_i, 96);
     GPU(device);
     ts_dtype dtype = dtypes[_i / 2];
-    state = (uint64_t)(3 + _i);
-    ts_manual_seed((uint64_t)_i);
+    seed_draws((uint64_t)(3 + _i));
     static const char *const names[] = {"y", "gradient of x", "gradient of w", "gradient of b"};
     for (int turn = 0; turn < turns; turn++) {
         TS_SCOPE;
@@ -138,7 +130,7 @@ TS_TEST(convolutions_equal_those_of_the_CPU, .loop = 2 * 4, .timeout = 240)
         run(&p, device, dtype, got);
         for (int i = 0; i < 4; i++)
             if (want[i])
-                assert_alike(got[i], want[i], dtype, names[i], turn);
+                assert_results(got[i], want[i], dtype, names[i], turn);
         if (ts_is_contiguous(want[0]) != ts_is_contiguous(got[0]))
             ck_abort_msg("the layout of the result is not the CPU's");
     }
@@ -148,13 +140,13 @@ TS_TEST(convolutions_equal_those_of_the_CPU, .loop = 2 * 4, .timeout = 240)
  *  multiples of 8, even or odd, several pieces of rows and columns. */
 static void draw_depthwise(problem *p, ts_dtype dtype, int turn)
 {
-    int64_t kernel = 3 + 2 * drawn(0, 2), stride = drawn(1, 2), dilation = 1,
-            channels = turn % 3 == 0   ? 8 * drawn(1, 20)
-                       : turn % 3 == 1 ? 2 * drawn(1, 60)
-                                       : 2 * drawn(0, 60) + 1,
-            extent, x_sizes[5] = {drawn(1, 3), channels}, w_sizes[5] = {channels, 1};
-    if (stride == 1 && drawn(0, 2) == 0)
-        dilation = drawn(2, 3);
+    int64_t kernel = 3 + 2 * between(0, 2), stride = between(1, 2), dilation = 1,
+            channels = turn % 3 == 0   ? 8 * between(1, 20)
+                       : turn % 3 == 1 ? 2 * between(1, 60)
+                                       : 2 * between(0, 60) + 1,
+            extent, x_sizes[5] = {between(1, 3), channels}, w_sizes[5] = {channels, 1};
+    if (stride == 1 && between(0, 2) == 0)
+        dilation = between(2, 3);
     extent = dilation * (kernel - 1) + 1;
     *p = (problem){.dims = turn % 7 == 6 ? 3 : 2, .transposed = turn % 4 == 3,
                    .opts = {.size = sizeof p->opts, .groups = channels}};
@@ -163,12 +155,12 @@ static void draw_depthwise(problem *p, ts_dtype dtype, int turn)
         w_sizes[2 + d] = flat ? 1 : kernel;
         p->opts.stride[d] = flat ? 1 : stride;
         p->opts.dilation[d] = flat ? 1 : dilation;
-        p->opts.padding[d] = flat ? 0 : drawn(0, extent / 2);
-        x_sizes[2 + d] = flat ? drawn(1, 3) : extent + drawn(0, turn % 5 ? 24 : 70);
+        p->opts.padding[d] = flat ? 0 : between(0, extent / 2);
+        x_sizes[2 + d] = flat ? between(1, 3) : extent + between(0, turn % 5 ? 24 : 70);
     }
     p->x = numbers(x_sizes, p->dims + 2, dtype);
     p->w = numbers(w_sizes, p->dims + 2, dtype);
-    p->b = drawn(0, 1) ? numbers(&channels, 1, dtype) : TS_NONE;
+    p->b = between(0, 1) ? numbers(&channels, 1, dtype) : TS_NONE;
     ts_tensor *y = convolve(p, p->x, p->w, p->b);
     OK(y);
     p->g = numbers(ts_sizes(y), ts_ndim(y), dtype);
@@ -179,8 +171,7 @@ TS_TEST(depthwise_convolutions_equal_those_of_the_CPU, .loop = 2 * 3, .timeout =
     int turns = select_kernels(_i, 60);
     GPU(device);
     ts_dtype dtype = dtypes[_i / 2];
-    state = (uint64_t)(23 + _i);
-    ts_manual_seed((uint64_t)_i);
+    seed_draws((uint64_t)(23 + _i));
     static const char *const names[] = {"y", "gradient of x", "gradient of w", "gradient of b"};
     for (int turn = 0; turn < turns; turn++) {
         TS_SCOPE;
@@ -191,7 +182,7 @@ TS_TEST(depthwise_convolutions_equal_those_of_the_CPU, .loop = 2 * 3, .timeout =
         run(&p, device, dtype, got);
         for (int i = 0; i < 4; i++)
             if (want[i])
-                assert_alike(got[i], want[i], dtype, names[i], turn);
+                assert_results(got[i], want[i], dtype, names[i], turn);
     }
 }
 
@@ -199,34 +190,34 @@ TS_TEST(depthwise_convolutions_equal_those_of_the_CPU, .loop = 2 * 3, .timeout =
  * taps, several parts of the windows. */
 static void draw_wide(problem *p, ts_dtype dtype, int turn)
 {
-    int64_t groups = turn % 4 == 3 ? drawn(2, 4) : 1, each = 8 * drawn(1, turn % 2 ? 6 : 20),
-            rows = turn % 8 == 5 ? drawn(1, 70) : 8 * drawn(1, turn % 3 ? 8 : 24),
-            in = groups * (turn % 8 == 6 ? drawn(1, 70) : each), out = groups * rows,
+    int64_t groups = turn % 4 == 3 ? between(2, 4) : 1, each = 8 * between(1, turn % 2 ? 6 : 20),
+            rows = turn % 8 == 5 ? between(1, 70) : 8 * between(1, turn % 3 ? 8 : 24),
+            in = groups * (turn % 8 == 6 ? between(1, 70) : each), out = groups * rows,
             work = in * rows;
     *p = (problem){.dims = turn % 5 == 4 ? 3 : 1 + turn % 5 % 2, .transposed = turn % 7 == 6,
                    .opts = {.size = sizeof p->opts, .groups = groups}};
     p->dims = turn % 5 < 3 ? 2 : p->dims;
-    int64_t x_sizes[5] = {drawn(1, 3), in}, w_sizes[5], extent[3];
+    int64_t x_sizes[5] = {between(1, 3), in}, w_sizes[5], extent[3];
     w_sizes[0] = p->transposed ? in : out;
     w_sizes[1] = (p->transposed ? out : in) / groups;
     for (int d = 0; d < p->dims; d++) {
-        int64_t kernel = w_sizes[2 + d] = drawn(1, turn % 4 ? 3 : 5),
-                stride = p->opts.stride[d] = turn % 3 ? 1 : drawn(1, turn % 9 ? 3 : 10),
-                dilation = p->opts.dilation[d] = turn % 4 == 1 ? drawn(1, 3) : 1;
+        int64_t kernel = w_sizes[2 + d] = between(1, turn % 4 ? 3 : 5),
+                stride = p->opts.stride[d] = turn % 3 ? 1 : between(1, turn % 9 ? 3 : 10),
+                dilation = p->opts.dilation[d] = turn % 4 == 1 ? between(1, 3) : 1;
         extent[d] = dilation * (kernel - 1) + 1;
-        p->opts.padding[d] = drawn(0, extent[d] / 2);
+        p->opts.padding[d] = between(0, extent[d] / 2);
         int64_t most = (stride > dilation ? stride : dilation) - 1;
-        p->opts.output_padding[d] = p->transposed ? drawn(0, most) : 0;
+        p->opts.output_padding[d] = p->transposed ? between(0, most) : 0;
         work *= kernel;
     }
     /* about 20 million products on the CPU */
     double places = 2e7 / (double)work / (double)x_sizes[0], side = pow(places, 1.0 / p->dims);
     int64_t most = side < 1 ? 1 : side > 300 ? 300 : (int64_t)side;
     for (int d = 0; d < p->dims; d++)
-        x_sizes[2 + d] = extent[d] + drawn(0, most);
+        x_sizes[2 + d] = extent[d] + between(0, most);
     p->x = numbers(x_sizes, p->dims + 2, dtype);
     p->w = numbers(w_sizes, p->dims + 2, dtype);
-    p->b = drawn(0, 1) ? numbers(&out, 1, dtype) : TS_NONE;
+    p->b = between(0, 1) ? numbers(&out, 1, dtype) : TS_NONE;
     ts_tensor *y = convolve(p, p->x, p->w, p->b);
     OK(y);
     p->g = numbers(ts_sizes(y), ts_ndim(y), dtype);
@@ -264,8 +255,7 @@ TS_TEST(convolutions_of_halves_accumulate_in_f32, .loop = 2 * 2, .timeout = 240)
     int turns = select_kernels(_i, 72);
     GPU(device);
     ts_dtype dtype = halves[_i / 2];
-    state = (uint64_t)(11 + _i);
-    ts_manual_seed((uint64_t)_i);
+    seed_draws((uint64_t)(11 + _i));
     static const char *const names[] = {"y", "gradient of x", "gradient of w"};
     for (int turn = 0; turn < turns; turn++) {
         TS_SCOPE;
@@ -306,12 +296,12 @@ TS_TEST(convolutions_of_large_batches_are_split)
         ts_zero_grad(w);
         ts_tensor *one = ts_conv2d(ts_narrow(x, 0, 2 * part, 2), w, TS_NONE, &opts);
         OK(ts_backward(ts_sum(ts_mul(one, one))));
-        assert_alike(ts_narrow(y, 0, 2 * part, 2),
+        assert_results(ts_narrow(y, 0, 2 * part, 2),
                      ts_to(ts_to_device(ts_detach(one), TS_DEVICE_CPU), TS_F64), TS_F32, "y", part);
         ts_tensor *grad = ts_to(ts_to_device(ts_grad(w), TS_DEVICE_CPU), TS_F64);
         sum = sum ? ts_add(sum, grad) : grad;
     }
-    assert_alike(all, sum, TS_F32, "gradient of w", 0);
+    assert_results(all, sum, TS_F32, "gradient of w", 0);
 }
 
 /** Integers from -2 to 2 as f32, channels-last. */
@@ -329,17 +319,16 @@ TS_TEST(gradients_of_convolutions_of_integers_are_exact, .loop = 2, .timeout = 2
     setenv("TS_CUDA_CONV", "own", 1);
     GPU(device);
     ts_dtype dtype = halves[_i];
-    state = (uint64_t)(29 + _i);
-    ts_manual_seed((uint64_t)_i);
+    seed_draws((uint64_t)(29 + _i));
     for (int turn = 0; turn < 16; turn++) {
         TS_SCOPE;
-        int64_t in = 8 * drawn(4, 17), out = 8 * drawn(1, 17), batch = drawn(1, 5),
-                side = drawn(3, turn % 2 ? 16 : 90), kernel[] = {drawn(1, 3), drawn(2, 3)};
+        int64_t in = 8 * between(4, 17), out = 8 * between(1, 17), batch = between(1, 5),
+                side = between(3, turn % 2 ? 16 : 90), kernel[] = {between(1, 3), between(2, 3)};
         problem p = {.dims = 2, .b = TS_NONE, .opts = {.size = sizeof p.opts}};
-        int64_t x_sizes[] = {batch, in, side, side + drawn(0, 20)},
+        int64_t x_sizes[] = {batch, in, side, side + between(0, 20)},
                 w_sizes[] = {out, in, kernel[0], kernel[1]};
         for (int d = 0; d < 2; d++)
-            p.opts.padding[d] = drawn(0, kernel[d] - 1);
+            p.opts.padding[d] = between(0, kernel[d] - 1);
         p.x = integers(x_sizes, 2);
         p.w = integers(w_sizes, 2);
         p.g = integers(ts_sizes(convolve(&p, p.x, p.w, p.b)), 2);
@@ -364,22 +353,22 @@ TS_TEST(gradients_of_convolutions_of_integers_are_exact, .loop = 2, .timeout = 2
 static void draw_few(problem *p, int turn)
 {
     bool of_x = turn % 3 != 2; /* x has few; else y, with stride 1 */
-    int64_t few = drawn(1, 7), many = 8 * drawn(1, turn % 4 ? 9 : 20);
+    int64_t few = between(1, 7), many = 8 * between(1, turn % 4 ? 9 : 20);
     *p = (problem){.dims = turn % 5 == 4 ? 1 : 2, .transposed = turn % 6 == 5,
                    .opts = {.size = sizeof p->opts}};
-    int64_t in = of_x ? few : many, out = of_x ? many : few, x_sizes[5] = {drawn(1, 4), in},
+    int64_t in = of_x ? few : many, out = of_x ? many : few, x_sizes[5] = {between(1, 4), in},
             w_sizes[5] = {p->transposed ? in : out, p->transposed ? out : in};
     for (int d = 0; d < p->dims; d++) {
-        int64_t kernel = w_sizes[2 + d] = drawn(1, turn % 2 ? 3 : 7),
-                dilation = p->opts.dilation[d] = turn % 4 == 1 ? drawn(1, 3) : 1,
+        int64_t kernel = w_sizes[2 + d] = between(1, turn % 2 ? 3 : 7),
+                dilation = p->opts.dilation[d] = turn % 4 == 1 ? between(1, 3) : 1,
                 extent = dilation * (kernel - 1) + 1;
-        p->opts.stride[d] = of_x && !p->transposed ? drawn(1, 4) : 1;
-        p->opts.padding[d] = drawn(0, extent - 1);
-        x_sizes[2 + d] = extent + drawn(0, p->dims == 1 ? 900 : turn % 7 ? 40 : 90);
+        p->opts.stride[d] = of_x && !p->transposed ? between(1, 4) : 1;
+        p->opts.padding[d] = between(0, extent - 1);
+        x_sizes[2 + d] = extent + between(0, p->dims == 1 ? 900 : turn % 7 ? 40 : 90);
     }
     p->x = integers(x_sizes, p->dims);
     p->w = integers(w_sizes, p->dims);
-    p->b = drawn(0, 1) ? ts_to(ts_randint(&out, 1, -2, 3), TS_F32) : TS_NONE;
+    p->b = between(0, 1) ? ts_to(ts_randint(&out, 1, -2, 3), TS_F32) : TS_NONE;
     p->g = integers(ts_sizes(convolve(p, p->x, p->w, p->b)), p->dims);
     OK(p->g);
 }
@@ -387,22 +376,23 @@ static void draw_few(problem *p, int turn)
 /** A random call of several groups whose channels need zeros up to a multiple of 8. */
 static void draw_odd_groups(problem *p, int turn)
 {
-    int64_t groups = drawn(2, 5), in = groups * drawn(5, turn % 2 ? 14 : 70),
-            out = groups * drawn(turn % 3 ? 5 : 1, turn % 2 ? 70 : 14);
+    int64_t groups = between(2, 5), in = groups * between(5, turn % 2 ? 14 : 70),
+            out = groups * between(turn % 3 ? 5 : 1, turn % 2 ? 70 : 14);
     *p = (problem){.dims = turn % 5 == 4 ? 1 : 2, .transposed = turn % 4 == 3,
                    .opts = {.size = sizeof p->opts, .groups = groups}};
-    int64_t x_sizes[5] = {drawn(1, 4), in},
+    int64_t x_sizes[5] = {between(1, 4), in},
             w_sizes[5] = {p->transposed ? in : out, (p->transposed ? out : in) / groups};
     for (int d = 0; d < p->dims; d++) {
-        int64_t kernel = w_sizes[2 + d] = drawn(2, 4), dilation = p->opts.dilation[d] = drawn(1, 2),
+        int64_t kernel = w_sizes[2 + d] = between(2, 4),
+                dilation = p->opts.dilation[d] = between(1, 2),
                 extent = dilation * (kernel - 1) + 1;
-        p->opts.stride[d] = drawn(1, 2);
-        p->opts.padding[d] = drawn(0, extent / 2);
-        x_sizes[2 + d] = extent + drawn(0, p->dims == 1 ? 300 : 20);
+        p->opts.stride[d] = between(1, 2);
+        p->opts.padding[d] = between(0, extent / 2);
+        x_sizes[2 + d] = extent + between(0, p->dims == 1 ? 300 : 20);
     }
     p->x = integers(x_sizes, p->dims);
     p->w = integers(w_sizes, p->dims);
-    p->b = drawn(0, 1) ? ts_to(ts_randint(&out, 1, -2, 3), TS_F32) : TS_NONE;
+    p->b = between(0, 1) ? ts_to(ts_randint(&out, 1, -2, 3), TS_F32) : TS_NONE;
     p->g = integers(ts_sizes(convolve(p, p->x, p->w, p->b)), p->dims);
     OK(p->g);
 }
@@ -413,8 +403,7 @@ static void assert_exact(void (*draw_call)(problem *, int), int i)
     int turns = select_kernels(i, i % 2 ? 30 : 60);
     GPU(device);
     ts_dtype dtype = halves[i / 2];
-    state = (uint64_t)(41 + i);
-    ts_manual_seed((uint64_t)i);
+    seed_draws((uint64_t)(41 + i));
     static const char *const names[] = {"y", "gradient of x", "gradient of w"};
     for (int turn = 0; turn < turns; turn++) {
         TS_SCOPE;
