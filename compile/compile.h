@@ -243,8 +243,6 @@ ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *num
 /** True if the numbers of a recording, whose words are those of the plan, have the equal pairs and
  *  the known values on which the plan depends. */
 bool ts_exec_serves(const ts_exec *e, const uint64_t *numbers);
-/** True if the numbers have the known values alone. */
-bool ts_exec_knows(const ts_exec *e, const uint64_t *numbers);
 /** Whether and how a call can be part of a group. */
 typedef struct ts_group_part {
     bool takes;      /* the call can be in a group on its device */

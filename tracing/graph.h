@@ -237,9 +237,8 @@ void ts_registers_clear(const ts_graph *g, ts_tensor **registers);
 
 /** Writes a node as text, without an end of line. */
 void ts_graph_write_node(const ts_graph *g, const ts_graph_node *n, FILE *out);
-/** The formats of ts_graph_write(), which sets the C locale before and checks `out` afterwards.
+/** Formats of ts_graph_write(), which sets the C locale before and checks `out` afterwards.
  *  Error: TS_ERR_MEMORY; ts_graph_write_json() also TS_ERR_IO. */
-ts_status ts_graph_write_text(const ts_graph *g, FILE *out);
 ts_status ts_graph_write_dot(const ts_graph *g, FILE *out);
 ts_status ts_graph_write_json(const ts_graph *g, FILE *out);
 
