@@ -186,8 +186,8 @@ static void write_merged(FILE *out, const ts_exec *e)
     fprintf(out, "%u pairs of numbers must be equal\n", e->equal.count);
 }
 
-/** Writes the calls that the plan drops and that equal no earlier call; nothing for a plan that
- *  makes calls again, whose graph no longer has them. */
+/** Writes the calls that the plan drops and that equal no earlier call. The graph of a plan with
+ *  recomputed calls no longer has them, so nothing is written for it. */
 static void write_dead(FILE *out, const ts_exec *e)
 {
     for (uint32_t i = 0; i < e->graph->nodes.count; i++) {
