@@ -54,8 +54,8 @@ char *ts_nn_copy_text(const char *text, const char *what);
 ts_status ts_nn_match_exactly(const char *function, const ts_named_tensors *own,
                               const char *const *names, ts_tensor *const *tensors, int64_t n,
                               int64_t *given);
-/** Checks the tensors for ts_ema_load_state(). given: as in ts_nn_match_exactly(), with an entry for
- *  each average and for "steps"; NULL if the caller does not need it. */
+/** Checks the tensors for ts_ema_load_state(). given: as in ts_nn_match_exactly(), with an entry
+ *  for each average and for "steps"; NULL if the caller does not need it. */
 ts_status ts_nn_ema_check(const ts_ema *ema, const char *const *names, ts_tensor *const *tensors,
                           int64_t n, int64_t *given);
 /** Reads all tensors of a file. The caller's scope owns the tensors, and the file owns the names.

@@ -122,8 +122,8 @@ static double sum_of(const sides *v, char of, const int64_t *e, double *size)
     return sum;
 }
 
-/** Compares some elements of `got` with their sums, plus the bias of their channel (dim 1) unless it
- *  is NULL. */
+/** Compares some elements of `got` with their sums, plus the bias of their channel (dim 1) unless
+ *  it is NULL. */
 static void compare(const sides *v, char of, const ts_tensor *got, const ts_tensor *bias,
                     int index)
 {

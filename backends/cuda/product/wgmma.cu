@@ -11,8 +11,8 @@
 using namespace ts;
 
 enum {
-    PROCESSORS = 132,  /* multiprocessors of an H100. A pair of them computes a tile of 256 rows; with
-                          fewer tiles than two for each pair, other kernels are faster */
+    PROCESSORS = 132,  /* multiprocessors of an H100. A pair of them computes a tile of 256 rows;
+                          with fewer than two tiles for each pair, other kernels are faster */
     LONGEST = 2048,    /* with a longer inner dim, cuBLASLt's product and a pass are faster */
     CACHED = 16 << 20, /* bytes of b that stay in the second-level cache */
     BAND = 8           /* tiles of columns that are computed for all rows before the next ones, if b
