@@ -89,8 +89,8 @@ ts_status ts_module_remove_forward_hook(ts_module *m, int64_t id)
             return TS_OK;
         }
     return ts_error_set(TS_ERR_INDEX,
-                        "module_remove_forward_hook: argument 'id': expected a hook of this %s, got "
-                        "%lld", m->type.name, (long long)id);
+                        "module_remove_forward_hook: argument 'id': expected a hook of this %s, "
+                        "got %lld", m->type.name, (long long)id);
 }
 
 void ts_nn_free_hooks(ts_module *m)

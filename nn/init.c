@@ -63,8 +63,8 @@ ts_status ts_init_trunc_normal(ts_tensor *t, double mean, double std, double low
     TS_TRY(TS_CHECK_VALUE(std, std > 0 && isfinite(std), "a finite number above 0"));
     if (!(low < high))
         return ts_error_set(TS_ERR_VALUE,
-                            "init_trunc_normal: argument 'high': expected a number above 'low', %g, "
-                            "got %g", low, high);
+                            "init_trunc_normal: argument 'high': expected a number above 'low', "
+                            "%g, got %g", low, high);
     double a = (low - mean) / std, b = (high - mean) / std;
     bool mirrored = a > 0; /* the lower tail has more digits than the upper one */
     double from = normal_probability(mirrored ? -b : a), to = normal_probability(mirrored ? -a : b);
