@@ -198,7 +198,7 @@ typedef struct ts_exec {
                                                             nodes that are not dead */
     uint32_t nrecorded;    /* number of the recording's storages, which come first in `storages`;
                               recomputed copies follow (rebuild.c) */
-    uint32_t nagain;       /* number of recomputed calls */
+    uint32_t nrecomputed;  /* number of recomputed calls */
     int64_t bytes, fused_bytes; /* bytes that the nodes load and store without groups; with them */
     int64_t kept_peak;     /* peak in bytes of the plan without recomputed calls */
     int64_t peak;          /* largest number of bytes of storages in use at a time, without those

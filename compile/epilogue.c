@@ -240,7 +240,7 @@ bool ts_plan_join_product(maker *m, uint32_t i)
     for (uint32_t t = m->begin[i]; t < m->begin[i + 1]; t++) {
         const touch *read = touch_at(m, t);
         uint32_t k = e->storages[read->storage].writer;
-        if (read->writes || !k-- || ((n->flags & TS_NODE_AGAIN) && k < m->barrier))
+        if (read->writes || !k-- || ((n->flags & TS_NODE_RECOMPUTED) && k < m->barrier))
             continue;
         ts_step *s = &e->steps[k];
         chain c = {.m = m, .step = k};

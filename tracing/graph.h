@@ -101,7 +101,7 @@ enum {
     TS_NODE_RNG_ABSOLUTE = 4, /* rng is a whole state, not an offset in the trace's stream */
     TS_NODE_RANDOM = 8,       /* draws random numbers; rng is set */
     TS_NODE_AUTOCAST = 16,    /* a cast that AUTOCAST inserted */
-    TS_NODE_AGAIN = 32,       /* in a plan: recomputes a result of an earlier call
+    TS_NODE_RECOMPUTED = 32,  /* in a plan: recomputes a result of an earlier call
                                  (compile/recompute.c) */
     TS_NODE_CONSTANT_CALL = 64 /* in a plan: runs once, before the steps (compile/fold.c) */
 };
