@@ -244,10 +244,10 @@ void ts_exec_dump(ts_exec *e, const char *name)
         const char *stage;
         void (*write)(FILE *, const ts_exec *);
     } files[] = {
-        {"decompose", write_parts},        {"fold", write_folded},   {"common", write_merged},
-        {"dead", write_dead},              {"fuse", write_groups},   {"recompute", write_recomputed},
-        {"epilogue", write_products},      {"plan", write_steps},    {"horizontal", write_members},
-        {"memory", write_memory},          {"widen", write_widened}, {"cats", write_cats},
+        {"decompose", write_parts},   {"fold", write_folded},   {"common", write_merged},
+        {"dead", write_dead},         {"fuse", write_groups},   {"horizontal", write_members},
+        {"epilogue", write_products}, {"plan", write_steps},    {"recompute", write_recomputed},
+        {"memory", write_memory},     {"widen", write_widened}, {"cats", write_cats},
         {"order", write_moved}};
     const char *folder = getenv("TS_DUMP");
     if (!folder || !*folder)
