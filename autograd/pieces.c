@@ -84,7 +84,9 @@ static unsigned expanded_dims(const ts_tensor *g, const int64_t *strides, int64_
     return dims;
 }
 
-bool ts_positions_distinct_but_expanded(const ts_tensor *g, const int64_t *strides)
+/** ts_positions_distinct() for the sizes of g, without the expanded dims: those whose stride is 0.
+ */
+static bool distinct_but_expanded(const ts_tensor *g, const int64_t *strides)
 {
     int64_t sizes[TS_MAX_DIMS];
     expanded_dims(g, strides, sizes);
@@ -372,7 +374,7 @@ static ts_status send_to_view_base(ts_run *run, const ts_node *n, ts_pieces *p)
         ts_positions at = p->list[sent].at;
         if (!move_positions(p->whole, &view, g, &at))
             break;
-        if (!ts_positions_distinct_but_expanded(g, at.strides))
+        if (!distinct_but_expanded(g, at.strides))
             break;
         g = ts_positions_sum_expanded(g, at.strides);
         status = g ? ts_run_send_part(run, in, g, &at) : ts_error_code();

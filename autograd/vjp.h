@@ -22,9 +22,6 @@ typedef struct ts_positions {
 /** True if the strides prove that no two elements share a position. A false result proves
  *  nothing. */
 bool ts_positions_distinct(const int64_t *sizes, const int64_t *strides, int ndim);
-/** ts_positions_distinct() for the sizes of g, without the expanded dims: those whose stride is 0.
- */
-bool ts_positions_distinct_but_expanded(const ts_tensor *g, const int64_t *strides);
 /** g summed over its expanded dims (stride 0, more than one element), which become dims of size 1;
  *  g itself if there are none. NULL with an error. */
 ts_tensor *ts_positions_sum_expanded(ts_tensor *g, const int64_t *strides);

@@ -41,7 +41,8 @@ static bool copy_words(ts_array *a, const void *words, uint32_t n)
 
 /* ------------------------------------------------------------------------------- refuse ---- */
 
-void ts_captured_drop(ts_captured *k)
+/** Frees the graph, but not the arena; the plan may be captured again. */
+static void drop_graph(ts_captured *k)
 {
     if (k->capture)
         k->backend->capture_free(k->backend->state, k->device.index, k->capture);
@@ -51,9 +52,10 @@ void ts_captured_drop(ts_captured *k)
 
 static int64_t arena_bytes(const ts_captured *k) { return k->planned + k->lanes * k->scratch; }
 
-void ts_captured_release(ts_captured *k)
+/** Frees the graph and the arena. */
+static void drop_graph_and_arena(ts_captured *k)
 {
-    ts_captured_drop(k);
+    drop_graph(k);
     if (k->arena)
         ts_device_release(k->device, k->arena, arena_bytes(k));
     k->arena = NULL;
@@ -61,7 +63,7 @@ void ts_captured_release(ts_captured *k)
 
 void ts_captured_refuse(ts_captured *k, const ts_lazy *l, const char *why)
 {
-    ts_captured_release(k);
+    drop_graph_and_arena(k);
     snprintf(k->why, sizeof k->why, "%s", why);
     atomic_store(&k->stage, REFUSED);
     if (ts_log_on("compile"))
@@ -200,7 +202,7 @@ static ts_status allocate_results(const ts_run *r)
 static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
 {
     uint32_t step = 0;
-    ts_captured_drop(k);
+    drop_graph(k);
     if (k->captures++ == MOST_CAPTURES) {
         ts_captured_refuse(k, l, "its calls choose other kernels from run to run");
         return false;
@@ -209,7 +211,7 @@ static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
     if (status == TS_OK && !store_state(k, r, l))
         status = ts_error_memory("a graph", 0);
     if (status != TS_OK && !ts_captured_has_offsets(k, r->exec)) {
-        ts_captured_release(k);
+        drop_graph_and_arena(k);
         atomic_store(&k->stage, SEEN); /* the next run measures and assigns offsets again */
         return false;
     }
@@ -280,7 +282,7 @@ static uint32_t capture_next(ts_run *r, ts_captured *k, const ts_lazy *l)
     r->numbers = next.numbers.data;
     changed = find_changed(r, k, &next);
     if (changed && (capture_steps(r, k, false, &step) != TS_OK || !store_state(k, r, &next))) {
-        ts_captured_drop(k); /* part of it may have changed: the next run captures all */
+        drop_graph(k); /* part of it may have changed: the next run captures all */
         atomic_store(&k->stage, READY);
     }
     r->numbers = l->numbers.data;
@@ -454,7 +456,7 @@ void ts_captured_free(ts_captured *k)
 {
     if (!k)
         return;
-    ts_captured_release(k);
+    drop_graph_and_arena(k);
     ts_array_free(&k->parts, sizeof(part));
     ts_array_free(&k->touches, sizeof(touch));
     ts_array_free(&k->offsets, sizeof(uint64_t));

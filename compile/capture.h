@@ -88,9 +88,5 @@ void ts_captured_refuse(ts_captured *k, const ts_lazy *l, const char *why);
 /** Like ts_captured_refuse(), with a step's op and call site. */
 void ts_captured_refuse_step(ts_captured *k, const ts_run *r, const ts_lazy *l, uint32_t step,
                              const char *why);
-/** Frees the graph, but not the arena; the plan may be captured again. */
-void ts_captured_drop(ts_captured *k);
-/** ts_captured_drop(), and frees the arena. */
-void ts_captured_release(ts_captured *k);
 
 #endif

@@ -29,11 +29,6 @@ typedef struct pass {
 
 /* ----------------------------------------------------------------------------- equality ---- */
 
-static uint64_t mix(uint64_t hash, uint64_t word)
-{
-    return (hash ^ word) * 0x9e3779b97f4a7c15ull ^ hash >> 29;
-}
-
 /** The bits of an argument that is not a tensor, list or string. */
 static uint64_t bits_of(const pass *p, const ts_graph_arg *a)
 {
@@ -48,22 +43,24 @@ static uint64_t bits_of(const pass *p, const ts_graph_arg *a)
 static uint64_t hash_of(const pass *p, const ts_graph_node *n)
 {
     const ts_graph_arg *a = ts_graph_args_of(p->w.graph, n);
-    uint64_t hash = mix(mix(n->op, n->nargs), n->want);
+    uint64_t hash = ts_hash_word(ts_hash_word(n->op, n->nargs), n->want);
     for (int k = 0; k < n->nargs; k++) {
         bool ids = a[k].tag == TS_TAG_TENSORS;
-        hash = mix(hash, a[k].tag);
+        hash = ts_hash_word(hash, a[k].tag);
         switch (a[k].tag) {
-        case TS_TAG_TENSOR: hash = mix(hash, ts_rewrite_value(&p->w, a[k].id)); break;
+        case TS_TAG_TENSOR: hash = ts_hash_word(hash, ts_rewrite_value(&p->w, a[k].id)); break;
         case TS_TAG_TENSORS: case TS_TAG_INTS:
             for (uint32_t j = 0; j < a[k].count; j++) {
                 int64_t word = ts_graph_ints_at(p->w.graph, a[k].at)[j];
-                hash = mix(hash, ids ? ts_rewrite_value(&p->w, (ts_id)word) : (uint64_t)word);
+                hash = ts_hash_word(hash, ids ? ts_rewrite_value(&p->w, (ts_id)word)
+                                              : (uint64_t)word);
             }
             break;
         case TS_TAG_STRING:
-            hash = mix(hash, XXH3_64bits(ts_graph_text_at(p->w.graph, a[k].at), a[k].count));
+            hash = ts_hash_word(hash, XXH3_64bits(ts_graph_text_at(p->w.graph, a[k].at),
+                                                  a[k].count));
             break;
-        default: hash = mix(hash, bits_of(p, &a[k]));
+        default: hash = ts_hash_word(hash, bits_of(p, &a[k]));
         }
     }
     return hash ^ hash >> 32;

@@ -238,13 +238,13 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
             c->stats.fused_bytes = e->fused_bytes;
             c->stats.peak = e->peak;
             c->stats.kept_peak = e->kept_peak;
-            c->stats.recomputed = e->nagain;
+            c->stats.recomputed = e->nrecomputed;
             c->stats.merged = e->merged.count;
             if (ts_log_on("compile"))
                 ts_log_write("compile", "%s: plan %lld of %u calls in %.3f ms, %u groups of %u "
                              "calls; at most %lld bytes, %u recomputed calls; %s", c->name,
                              (long long)c->stats.compiles, e->nnodes, ms, e->ngroups, e->nfused,
-                             (long long)e->peak, e->nagain, c->cause);
+                             (long long)e->peak, e->nrecomputed, c->cause);
         }
     }
     ts_small_recorded(c, e);

@@ -198,7 +198,7 @@ typedef struct ts_exec {
                                                             nodes that are not dead */
     uint32_t nrecorded;    /* number of the recording's storages, which come first in `storages`;
                               recomputed copies follow (rebuild.c) */
-    uint32_t nagain;       /* number of recomputed calls */
+    uint32_t nrecomputed;  /* number of recomputed calls */
     int64_t bytes, fused_bytes; /* bytes that the nodes load and store without groups; with them */
     int64_t kept_peak;     /* peak in bytes of the plan without recomputed calls */
     int64_t peak;          /* largest number of bytes of storages in use at a time, without those
@@ -243,8 +243,6 @@ ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *num
 /** True if the numbers of a recording, whose words are those of the plan, have the equal pairs and
  *  the known values on which the plan depends. */
 bool ts_exec_serves(const ts_exec *e, const uint64_t *numbers);
-/** True if the numbers have the known values alone. */
-bool ts_exec_knows(const ts_exec *e, const uint64_t *numbers);
 /** Whether and how a call can be part of a group. */
 typedef struct ts_group_part {
     bool takes;      /* the call can be in a group on its device */

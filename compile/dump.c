@@ -45,7 +45,7 @@ static void write_chosen(FILE *out, const ts_exec *e, choice which)
         fprintf(out, "\n");
         for (uint32_t i = 0; i < s->count; i++) {
             const ts_graph_node *n = ts_graph_node_at(e->graph, e->order[s->first + i]);
-            fputs(n->flags & TS_NODE_AGAIN ? "  again: " : "  ", out);
+            fputs(n->flags & TS_NODE_RECOMPUTED ? "  recomputed: " : "  ", out);
             ts_graph_write_node(e->graph, n, out);
             write_inside(out, e, n);
             fputc('\n', out);
@@ -68,7 +68,7 @@ static void write_parts(FILE *out, const ts_exec *e)
         bool part = nodes[i].op != op;
         for (uint32_t k = 0; k < e->graph->nodes.count && !part; k++)
             part = k != i && nodes[k].end == nodes[i].end && nodes[k].nrets &&
-                   !((nodes[k].flags | nodes[i].flags) & TS_NODE_AGAIN);
+                   !((nodes[k].flags | nodes[i].flags) & TS_NODE_RECOMPUTED);
         if (!part || !nodes[i].nrets)
             continue;
         fprintf(out, "part of call %u, %s: ", nodes[i].end, ts_ops[op].schema.name);
@@ -153,7 +153,7 @@ static void write_memory(FILE *out, const ts_exec *e)
 }
 
 /** Writes the storages that are kept across the peak, and the recomputed calls. */
-static void write_again(FILE *out, const ts_exec *e)
+static void write_recomputed(FILE *out, const ts_exec *e)
 {
     fprintf(out, "at most %lld bytes; %lld without recomputed calls\n", (long long)e->peak,
             (long long)e->kept_peak);
@@ -167,7 +167,7 @@ static void write_again(FILE *out, const ts_exec *e)
     for (uint32_t k = 0; k < e->nsteps; k++)
         for (uint32_t i = e->steps[k].first; i < e->steps[k].first + e->steps[k].count; i++) {
             const ts_graph_node *n = ts_graph_node_at(e->graph, e->order[i]);
-            if (!(n->flags & TS_NODE_AGAIN))
+            if (!(n->flags & TS_NODE_RECOMPUTED))
                 continue;
             fprintf(out, "  step %u: ", k);
             ts_graph_write_node(e->graph, n, out);
@@ -186,8 +186,8 @@ static void write_merged(FILE *out, const ts_exec *e)
     fprintf(out, "%u pairs of numbers must be equal\n", e->equal.count);
 }
 
-/** Writes the calls that the plan drops and that equal no earlier call; nothing for a plan that
- *  makes calls again, whose graph no longer has them. */
+/** Writes the calls that the plan drops and that equal no earlier call. The graph of a plan with
+ *  recomputed calls no longer has them, so nothing is written for it. */
 static void write_dead(FILE *out, const ts_exec *e)
 {
     for (uint32_t i = 0; i < e->graph->nodes.count; i++) {
@@ -244,10 +244,10 @@ void ts_exec_dump(ts_exec *e, const char *name)
         const char *stage;
         void (*write)(FILE *, const ts_exec *);
     } files[] = {
-        {"decompose", write_parts},   {"fold", write_folded},        {"common", write_merged},
-        {"dead", write_dead},         {"recompute", write_again},    {"fuse", write_groups},
-        {"epilogue", write_products}, {"horizontal", write_members}, {"plan", write_steps},
-        {"memory", write_memory},     {"widen", write_widened},      {"cats", write_cats},
+        {"decompose", write_parts},   {"fold", write_folded},   {"common", write_merged},
+        {"dead", write_dead},         {"fuse", write_groups},   {"horizontal", write_members},
+        {"epilogue", write_products}, {"plan", write_steps},    {"recompute", write_recomputed},
+        {"memory", write_memory},     {"widen", write_widened}, {"cats", write_cats},
         {"order", write_moved}};
     const char *folder = getenv("TS_DUMP");
     if (!folder || !*folder)

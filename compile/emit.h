@@ -191,8 +191,6 @@ typedef struct ts_emit_group {
 
 /** True if groups may be emitted on this machine. */
 bool ts_emit_on(void);
-/** The variant of the recipes that are registered. */
-int ts_emit_variant(void);
 /** Reads the environment variable TS_COMPILE_EMIT. */
 void ts_emit_from_environment(void);
 /** The code of a group; the plan keeps it. NULL if no calls can be emitted. */

@@ -244,7 +244,7 @@ static bool join_step(maker *m, uint32_t i, uint32_t k)
     ts_step *s = &e->steps[k];
     chain c = {.m = m, .step = k};
     if ((!s->product && (s->fused || ts_plan_is_full(m))) ||
-        ((n->flags & TS_NODE_AGAIN) && k < m->barrier))
+        ((n->flags & TS_NODE_RECOMPUTED) && k < m->barrier))
         return false;
     for (uint32_t j = s->first, left = s->count; left && c.count < MOST_CALLS; j++)
         if (m->step_of[j] == k) {

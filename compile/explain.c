@@ -108,8 +108,9 @@ static void write_memory(FILE *out, const ts_exec *e)
     fprintf(out, "  memory: at most %lld bytes, at step %u (%s)", (long long)e->peak, e->peak_step,
             ts_graph_node_name(e->graph, ts_graph_node_at(e->graph,
                                e->order[e->steps[e->peak_step].first])));
-    if (e->nagain)
-        fprintf(out, "; %lld without the %u recomputed calls", (long long)e->kept_peak, e->nagain);
+    if (e->nrecomputed)
+        fprintf(out, "; %lld without the %u recomputed calls", (long long)e->kept_peak,
+                e->nrecomputed);
     fprintf(out, "; arena of %lld bytes\n", (long long)e->arena_bytes);
 }
 

@@ -222,7 +222,7 @@ bool ts_plan_fold(ts_exec *e, ts_graph *g, const ts_array *storages, const uint6
     return ok;
 }
 
-bool ts_exec_knows(const ts_exec *e, const uint64_t *numbers)
+static bool has_known_numbers(const ts_exec *e, const uint64_t *numbers)
 {
     const ts_known_number *known = e->known.data;
     for (uint32_t i = 0; i < e->known.count; i++)
@@ -237,7 +237,7 @@ bool ts_exec_serves(const ts_exec *e, const uint64_t *numbers)
     for (uint32_t i = 0; i < e->equal.count; i++)
         if (numbers[equal[i].a] != numbers[equal[i].b])
             return false;
-    return ts_exec_knows(e, numbers);
+    return has_known_numbers(e, numbers);
 }
 
 /* ----------------------------------------------------------------------------- constants ---- */

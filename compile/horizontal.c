@@ -125,7 +125,7 @@ static bool put_arg(joiner *j, names *n, const ts_graph_arg *a)
 static bool put_call(joiner *j, names *n, const ts_graph_node *node)
 {
     const ts_graph_arg *a = ts_graph_args_of(j->m->graph, node);
-    bool ok = !(node->flags & (TS_NODE_RANDOM | TS_NODE_AGAIN)) && node->nrets == 1 &&
+    bool ok = !(node->flags & (TS_NODE_RANDOM | TS_NODE_RECOMPUTED)) && node->nrets == 1 &&
               put(j, node->op | (uint64_t)node->nargs << 16 | (uint64_t)node->want << 24 |
                          (uint64_t)node->given << 32);
     for (int i = 0; i < node->nargs && ok; i++)

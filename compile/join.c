@@ -187,13 +187,13 @@ uint32_t ts_plan_find_group(const maker *m, uint32_t i, const ts_graph_value *v,
 {
     const ts_exec *e = m->exec;
     const touch *t = (const touch *)m->touches.data;
-    bool again = ts_graph_node_at(m->graph, i)->flags & TS_NODE_AGAIN;
+    bool recomputed = ts_graph_node_at(m->graph, i)->flags & TS_NODE_RECOMPUTED;
     uint32_t end = e->nsteps > DISTANCE ? e->nsteps - DISTANCE : 0, best = UINT32_MAX,
              steps[TS_RECENT * (TS_GROUP_TENSORS + 2) + 1];
     int n = 0;
     if (end < after)
         end = after;
-    if (again && e->nsteps)
+    if (recomputed && e->nsteps)
         n = add_step(steps, n, e->nsteps - 1, end);
     for (uint32_t a = m->begin[i]; a < m->begin[i + 1] && a < m->begin[i] + TS_GROUP_TENSORS; a++)
         for (int r = 0; r < TS_RECENT; r++)
@@ -206,7 +206,7 @@ uint32_t ts_plan_find_group(const maker *m, uint32_t i, const ts_graph_value *v,
             continue;
         bool late = ts_plan_is_late(m, i, &e->steps[k], v, part);
         if (!matches(m, i, &e->steps[k], k, late, v, part) || !fits(m, i, k, late, &shares) ||
-            !(shares || (again && k + 1 == e->nsteps)))
+            !(shares || (recomputed && k + 1 == e->nsteps)))
             continue;
         int64_t bytes = bytes_saved(m, i, k);
         if (best == UINT32_MAX || bytes > *saved || (bytes == *saved && k > best)) {
@@ -271,7 +271,7 @@ static int64_t merge_score(const maker *m, uint32_t a, uint32_t b)
             continue;
         left--;
         const ts_graph_node *n = ts_graph_node_at(m->graph, i);
-        if ((n->flags & TS_NODE_AGAIN) ||
+        if ((n->flags & TS_NODE_RECOMPUTED) ||
             !matches(m, i, to, other, false, ts_graph_value_at(m->graph, n->rets[0]), &part) ||
             !fits(m, i, other, false, &shares))
             return 0;

@@ -156,7 +156,8 @@ static int arg_of(ts_check_place at, const char *op, const char *argument, int *
 {
     *number = ts_op_by_name(op);
     if (*number < 0) {
-        ts_fail_op(TS_ERR_VALUE, at.function, at.site, NULL, "argument 'op': no operator '%s'", op);
+        ts_fail_op(TS_ERR_VALUE, at.function, at.site, NULL,
+                   "argument 'op': expected an operator, got '%.200s'", op);
         return -1;
     }
     const ts_schema *s = &ts_ops[*number].schema;
@@ -164,8 +165,7 @@ static int arg_of(ts_check_place at, const char *op, const char *argument, int *
         if (strcmp(s->args[i].name, argument) == 0)
             return i;
     ts_fail_op(TS_ERR_VALUE, at.function, at.site, NULL,
-               "argument 'argument': '%s' has no argument '%s'",
-               op, argument);
+               "argument 'argument': expected an argument of '%s', got '%.200s'", op, argument);
     return -1;
 }
 

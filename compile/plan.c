@@ -148,7 +148,7 @@ static void add_node(maker *m, uint32_t i)
     ts_exec *e = m->exec;
     const ts_graph_node *n = ts_graph_node_at(m->graph, i);
     const touch *t = (const touch *)m->touches.data;
-    uint32_t after = n->flags & TS_NODE_AGAIN ? m->barrier + 1 : 0, step = UINT32_MAX;
+    uint32_t after = n->flags & TS_NODE_RECOMPUTED ? m->barrier + 1 : 0, step = UINT32_MAX;
     int64_t saved = 0;
     for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++) {
         const ts_plan_storage *s = &e->storages[t[k].storage];
@@ -332,14 +332,14 @@ void ts_plan_find_lives(const maker *m)
     ts_exec_find_peak(m->exec);
 }
 
-/** Adds the calls that `again` chooses to the graph. *done: false if that is impossible. False if
+/** Adds the calls that `chosen` names to the graph. *done: false if that is impossible. False if
  *  out of memory. */
-static bool recompute(maker *m, ts_array *storages, const ts_again *again, bool *done)
+static bool recompute(maker *m, ts_array *storages, const ts_recomputation *chosen, bool *done)
 {
     ts_exec *e = m->exec;
     size_t bytes = (m->graph->nodes.count + 1) * sizeof *m->begin;
     *done = true;
-    if (!again)
+    if (!chosen)
         return true;
     m->begin = take(bytes);
     m->step_of = take(bytes);
@@ -349,7 +349,7 @@ static bool recompute(maker *m, ts_array *storages, const ts_again *again, bool 
         e->nstorages = storages->count;
         ts_plan_drop_dead(m);
         e->storages = NULL;
-        ok = ts_plan_recompute(m, storages, again, done);
+        ok = ts_plan_recompute(m, storages, chosen, done);
     }
     give(m->begin, bytes);
     give(m->step_of, bytes);
@@ -391,19 +391,19 @@ static bool make_steps(maker *m, uint32_t split)
     count_uses(m);
     for (uint32_t i = 0; i < m->graph->nodes.count; i++) {
         const ts_graph_node *n = ts_graph_node_at(m->graph, i);
-        if (n->end < split && !(n->flags & TS_NODE_AGAIN))
+        if (n->end < split && !(n->flags & TS_NODE_RECOMPUTED))
             m->barrier = m->exec->nsteps;
         if (m->step_of[i] != UINT32_MAX)
             add_node(m, i);
-        m->exec->nagain += m->step_of[i] != UINT32_MAX && (n->flags & TS_NODE_AGAIN);
+        m->exec->nrecomputed += m->step_of[i] != UINT32_MAX && (n->flags & TS_NODE_RECOMPUTED);
     }
     return ts_plan_merge_groups(m) && ts_plan_join_alike(m);
 }
 
-/** Makes a plan. in: what it computes again, or NULL. out: receives what a second plan should
- *  compute again. NULL if out of memory, and if `in` cannot be done. */
+/** Makes a plan. in: the storages that it recomputes, or NULL. out: receives those that a second
+ *  plan should recompute. NULL if out of memory, and if `in` cannot be done. */
 static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
-                     const ts_plan_options *o, const ts_again *in, ts_again *out)
+                     const ts_plan_options *o, const ts_recomputation *in, ts_recomputation *out)
 {
     ts_exec *e = take(sizeof *e);
     ts_graph *g = ts_graph_new();
@@ -456,35 +456,35 @@ static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *num
  *  returns that one if the other moves more bytes or needs 1/64 more memory: a merged value is kept
  *  until the last call that reads it, across steps that a recomputed value would not need. */
 static ts_exec *make_best(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
-                          ts_plan_options *o, ts_again *again)
+                          ts_plan_options *o, ts_recomputation *chosen)
 {
-    ts_exec *e = make(words, nwords, numbers, o, NULL, again), *plain;
+    ts_exec *e = make(words, nwords, numbers, o, NULL, chosen), *plain;
     if (!e || !e->merged.count)
         return e;
-    ts_again other = {0};
+    ts_recomputation other = {0};
     o->merges = false;
     plain = make(words, nwords, numbers, o, NULL, &other);
     o->merges = !plain || (e->fused_bytes <= plain->fused_bytes &&
                            e->kept_peak - plain->kept_peak <= plain->kept_peak / 64);
-    ts_again_free(o->merges ? &other : again);
+    ts_recomputation_free(o->merges ? &other : chosen);
     if (o->merges && plain)
         ts_exec_free(plain);
     if (o->merges)
         return e;
     ts_exec_free(e);
-    *again = other;
+    *chosen = other;
     return plain;
 }
 
 ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
                      const ts_plan_options *options)
 {
-    ts_again again = {0};
+    ts_recomputation chosen = {0};
     ts_plan_options o = *options;
-    ts_exec *e = make_best(words, nwords, numbers, &o, &again), *less = NULL;
-    if (e && again.count)
-        less = make(words, nwords, numbers, &o, &again, NULL);
-    ts_again_free(&again);
+    ts_exec *e = make_best(words, nwords, numbers, &o, &chosen), *less = NULL;
+    if (e && chosen.count)
+        less = make(words, nwords, numbers, &o, &chosen, NULL);
+    ts_recomputation_free(&chosen);
     if (less && less->peak < e->peak) {
         less->kept_peak = e->peak;
         ts_exec_free(e);

@@ -44,17 +44,18 @@ enum { TS_MAX_CHAIN = 100 }; /* longest chain of recomputed calls, each an argum
 
 /** The storages that a plan recomputes after its memory peak instead of keeping them in memory
  *  (recompute.c). Indices of calls and storages are those of the recording. */
-typedef struct ts_again {
+typedef struct ts_recomputation {
     uint32_t split;    /* the calls before this index are early: the last call of the peak step and
                           all calls before it; the others are late */
     bool *storages;    /* per storage: true if late calls read a recomputed copy of it */
     uint32_t nstorages;
     uint32_t count;    /* number of chosen storages that recorded late calls read; 0: recomputation
                           gains nothing */
-} ts_again;
+} ts_recomputation;
 /** Chooses the storages to recompute. The steps, lives and peak of m->exec must be known. The
- *  caller frees *again with ts_again_free(), also after a failure. False if out of memory. */
-bool ts_plan_choose(const maker *m, ts_again *again);
+ *  caller frees *chosen with ts_recomputation_free(), also after a failure. False if out of
+ *  memory. */
+bool ts_plan_choose(const maker *m, ts_recomputation *chosen);
 /**
  * Adds the calls that recompute the chosen storages to the graph, and removes dead calls.
  * m->touches, m->begin and m->step_of must describe the old graph; the caller computes them again
@@ -65,9 +66,9 @@ bool ts_plan_choose(const maker *m, ts_again *again);
  *                  calls is too long. The graph is then unusable
  * @return false if out of memory
  */
-bool ts_plan_recompute(maker *m, ts_array *storages, const ts_again *again, bool *done);
-/** Frees the array of *again. */
-void ts_again_free(ts_again *again);
+bool ts_plan_recompute(maker *m, ts_array *storages, const ts_recomputation *chosen, bool *done);
+/** Frees the array of *chosen. */
+void ts_recomputation_free(ts_recomputation *chosen);
 
 /** Array of a node's touches, borrowed from m; *count receives its length. */
 static inline const touch *ts_touches_of(const maker *m, uint32_t node, uint32_t *count)
@@ -138,7 +139,7 @@ bool ts_plan_join_product(maker *m, uint32_t i);
  *  `after` on that use its storages (maker.recent), and sets *saved to these bytes; of equal groups
  *  the last. UINT32_MAX: there is none.
  *  The sizes of v are the node's iteration space. Node i and the group share a storage, except that
- *  a call that is made again may join the last step without one: the next call reads its result,
+ *  a recomputed call may join the last step without one: the next call reads its result,
  *  and often that of the last step too (join.c). */
 uint32_t ts_plan_find_group(const maker *m, uint32_t i, const ts_graph_value *v,
                             const ts_group_part *part, uint32_t after, int64_t *saved);

@@ -27,7 +27,7 @@ typedef struct builder {
     maker *m;
     ts_graph *graph;
     ts_array *storages; /* of ts_plan_storage */
-    const ts_again *again;
+    const ts_recomputation *chosen;
     uint32_t *made;     /* per recorded storage: index of the first call that writes it */
     uint32_t *copies;   /* per recorded storage: index + 1 of its copy; 0: none yet */
     uint32_t *values;   /* per recorded value: index + 1 of its copy; 0: none yet */
@@ -56,7 +56,7 @@ static bool emit(builder *b, const ts_graph_node *n)
 static bool is_recomputed(const builder *b, ts_id id)
 {
     uint32_t s = ts_graph_value_at(b->graph, id)->storage;
-    return s < b->again->nstorages && b->again->storages[s];
+    return s < b->chosen->nstorages && b->chosen->storages[s];
 }
 
 /* ------------------------------------------------------------------------------- copies ---- */
@@ -153,7 +153,7 @@ static bool copy_storage(builder *b, uint32_t s, int depth)
     if (!ts_graph_add_args(b->graph, call.nargs, &at) || !add_results(b, &call))
         return false;
     call.args = at;
-    call.flags |= TS_NODE_AGAIN;
+    call.flags |= TS_NODE_RECOMPUTED;
     if (call.nargs)
         memcpy(ts_graph_args_of(b->graph, &call), args, call.nargs * sizeof *args);
     return emit(b, &call);
@@ -316,16 +316,16 @@ static bool append_all(builder *b)
         /* drop dead calls here: after the rebuild, a dead write to a copy would not look dead */
         if (b->m->step_of[b->now] == UINT32_MAX && !(early.flags & TS_NODE_CONSTANT_CALL))
             continue;
-        if (b->now < b->again->split ? !emit_early(b, &early) : !append_late(b, b->now, &next))
+        if (b->now < b->chosen->split ? !emit_early(b, &early) : !append_late(b, b->now, &next))
             return false;
     }
     return emit_waiting(b);
 }
 
-bool ts_plan_recompute(maker *m, ts_array *storages, const ts_again *again, bool *done)
+bool ts_plan_recompute(maker *m, ts_array *storages, const ts_recomputation *chosen, bool *done)
 {
     ts_graph *g = m->graph;
-    builder b = {.m = m, .graph = g, .storages = storages, .again = again};
+    builder b = {.m = m, .graph = g, .storages = storages, .chosen = chosen};
     size_t n = g->values.count + 2 * (size_t)storages->count + 1, bytes = n * sizeof(uint32_t);
     if (!(b.made = ts_alloc(ts_thread_self(), bytes)))
         return false;

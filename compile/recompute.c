@@ -27,9 +27,9 @@ enum {
 /** Properties of a storage. */
 typedef struct fact {
     uint32_t made;  /* the last call that writes it; UINT32_MAX: none */
-    uint8_t chain;  /* if `again`: length of the longest chain of recomputed calls up to it */
-    uint8_t depth;  /* if `again`: most far values in such a chain */
-    bool again;     /* it can be recomputed */
+    uint8_t chain;  /* if recomputable: length of the longest chain of recomputed calls up to it */
+    uint8_t depth;  /* if recomputable: most far values in such a chain */
+    bool recomputable;
     bool fixed;     /* it is always kept: from outside, held, small, or used by the peak step */
     bool several;   /* it cannot be recomputed by one call: it is written more than once, in part
                        only, in place, or by a late call */
@@ -147,7 +147,7 @@ static void propagate_need(const chooser *c, uint32_t i)
     }
 }
 
-/** Decides whether storage s can be recomputed; sets its `again`, `depth` and `chain`. */
+/** Decides whether storage s can be recomputed; sets its `recomputable`, `depth` and `chain`. */
 static void decide(const chooser *c, uint32_t s)
 {
     ts_graph_node call;
@@ -165,16 +165,16 @@ static void decide(const chooser *c, uint32_t s)
         const ts_graph_value *v = ts_graph_value_at(c->graph, args[k].id);
         const fact *of = &c->facts[v->storage];
         bytes += ts_value_bytes(c->graph, v);
-        depth = of->again && of->depth > depth ? of->depth : depth;
-        chain = of->again && of->chain > chain ? of->chain : chain;
+        depth = of->recomputable && of->depth > depth ? of->depth : depth;
+        chain = of->recomputable && of->chain > chain ? of->chain : chain;
         if (of->several && ts_plan_is_written(c->m, v->storage, f->made, f->need))
             return;
     }
     depth += is_far(c, f);
     f->depth = (uint8_t)depth;
     f->chain = (uint8_t)(chain + 1);
-    f->again = depth <= MOST_DEPTH && chain < TS_MAX_CHAIN &&
-               bytes < SMALLER * c->exec->storages[s].bytes;
+    f->recomputable = depth <= MOST_DEPTH && chain < TS_MAX_CHAIN &&
+                      bytes < SMALLER * c->exec->storages[s].bytes;
 }
 
 /* --------------------------------------------------------------------------------- cut ---- */
@@ -182,7 +182,7 @@ static void decide(const chooser *c, uint32_t s)
 /** True if keeping the storage costs nothing more, because it is kept in any case. */
 static bool is_free(const fact *f)
 {
-    return f->fixed || (f->late != UINT32_MAX && !f->again);
+    return f->fixed || (f->late != UINT32_MAX && !f->recomputable);
 }
 
 /** Adds a vertex for storage s if late calls need it and keeping it has a cost; then updates the
@@ -197,7 +197,7 @@ static void add_vertex(chooser *c, uint32_t s)
     if (is_free(f) || f->distance == UINT32_MAX)
         return;
     f->vertex = ++c->vertices;
-    if (!f->again || !call_to_recompute(c, s, &call, args))
+    if (!f->recomputable || !call_to_recompute(c, s, &call, args))
         return;
     for (int k = 0; k < call.nargs; k++)
         if (args[k].tag == TS_TAG_TENSOR) {
@@ -230,7 +230,7 @@ static bool add_edges(const chooser *c, ts_flow *flow, uint32_t s)
     bool ok = ts_flow_add(flow, in_of(f), out_of(f), cost_of(c, s));
     if (f->late != UINT32_MAX)
         ok = ok && ts_flow_add(flow, out_of(f), SINK, TS_FLOW_UNLIMITED);
-    if (!f->again)
+    if (!f->recomputable)
         return ok && ts_flow_add(flow, SOURCE, in_of(f), TS_FLOW_UNLIMITED);
     call_to_recompute(c, s, &call, args);
     for (int k = 0; k < call.nargs && ok; k++) {
@@ -244,7 +244,7 @@ static bool add_edges(const chooser *c, ts_flow *flow, uint32_t s)
 }
 
 /** Chooses the storages on the sink's side of the minimum cut that can be recomputed. */
-static bool choose_by_cut(const chooser *c, ts_again *again)
+static bool choose_by_cut(const chooser *c, ts_recomputation *chosen)
 {
     ts_flow flow;
     int64_t capacity;
@@ -257,8 +257,8 @@ static bool choose_by_cut(const chooser *c, ts_again *again)
     ok = ok && ts_flow_cut(&flow, SOURCE, SINK, reached, &capacity);
     for (uint32_t s = 0; s < c->exec->nstorages && ok; s++) {
         const fact *f = &c->facts[s];
-        again->storages[s] = f->vertex && f->again && !reached[in_of(f)];
-        again->count += again->storages[s] && f->late != UINT32_MAX;
+        chosen->storages[s] = f->vertex && f->recomputable && !reached[in_of(f)];
+        chosen->count += chosen->storages[s] && f->late != UINT32_MAX;
     }
     ts_flow_free(&flow);
     if (reached)
@@ -284,12 +284,12 @@ static void each_made(chooser *c, void (*visit)(chooser *, uint32_t), bool backw
 }
 static void visit_decide(chooser *c, uint32_t s) { decide(c, s); }
 
-bool ts_plan_choose(const maker *m, ts_again *again)
+bool ts_plan_choose(const maker *m, ts_recomputation *chosen)
 {
     const ts_exec *e = m->exec;
     const ts_step *s = &e->steps[e->peak_step];
     chooser c = {.m = m, .graph = m->graph, .exec = e, .least = e->peak / LEAST + 1};
-    *again = (ts_again){.nstorages = e->nstorages};
+    *chosen = (ts_recomputation){.nstorages = e->nstorages};
     if (!e->nsteps || !s->count)
         return true;
     for (uint32_t i = s->first; i < s->first + s->count; i++)
@@ -297,29 +297,29 @@ bool ts_plan_choose(const maker *m, ts_again *again)
     size_t bytes = (e->nstorages + 1) * sizeof *c.facts +
                    (c.split + 2) * (sizeof *c.costly + sizeof *c.cheap);
     c.facts = ts_alloc(ts_thread_self(), bytes);
-    again->storages = ts_alloc(ts_thread_self(), e->nstorages + 1);
-    bool ok = c.facts && again->storages;
+    chosen->storages = ts_alloc(ts_thread_self(), e->nstorages + 1);
+    bool ok = c.facts && chosen->storages;
     if (ok) {
         memset(c.facts, 0, bytes);
-        memset(again->storages, 0, e->nstorages + 1);
+        memset(chosen->storages, 0, e->nstorages + 1);
         c.costly = (uint32_t *)(c.facts + e->nstorages + 1);
         c.cheap = (bool *)(c.costly + c.split + 2);
-        again->split = c.split;
+        chosen->split = c.split;
         find_facts(&c);
         for (uint32_t i = c.split; i-- > 0;)
             propagate_need(&c, i);
         each_made(&c, visit_decide, false);
         each_made(&c, add_vertex, true);
-        ok = !c.vertices || choose_by_cut(&c, again);
+        ok = !c.vertices || choose_by_cut(&c, chosen);
     }
     if (c.facts)
         ts_free(ts_thread_self(), c.facts, bytes);
     return ok;
 }
 
-void ts_again_free(ts_again *again)
+void ts_recomputation_free(ts_recomputation *chosen)
 {
-    if (again->storages)
-        ts_free(ts_thread_self(), again->storages, again->nstorages + 1);
-    again->storages = NULL;
+    if (chosen->storages)
+        ts_free(ts_thread_self(), chosen->storages, chosen->nstorages + 1);
+    chosen->storages = NULL;
 }

@@ -112,7 +112,7 @@ bool ts_rewrite_is_written(ts_rewrite *w, uint32_t storage, uint32_t from, uint3
     return w->found;
 }
 
-/** Replaces replaced values in the arguments of all calls. */
+/** Names the replacements of replaced values in the arguments of all calls. */
 static void replace_args(const ts_rewrite *w)
 {
     ts_graph *g = w->graph;

@@ -31,12 +31,12 @@ static bool is_on_cpu(const ts_exec *e)
 
 void ts_small_set(ts_exec *e)
 {
-    bool cpu = is_on_cpu(e), drops = e->graph->nodes.count > e->nnodes || e->nagain;
+    bool cpu = is_on_cpu(e), drops = e->graph->nodes.count > e->nnodes || e->nrecomputed;
     int64_t saved = e->bytes - e->fused_bytes, recorded = e->bytes <= CACHED ? 4 * RECORDED
                                                                              : RECORDED;
     e->small = cpu && (e->bytes <= (int64_t)e->nnodes * SMALL_CALL ||
                        (!drops && saved <= (SMALL_RUN + (int64_t)e->nnodes) * recorded));
-    e->tried = cpu && !e->small && !e->nagain && e->bytes <= TRIED;
+    e->tried = cpu && !e->small && !e->nrecomputed && e->bytes <= TRIED;
 }
 
 /** Lets more calls run without a recording, each time twice as many. */

@@ -16,6 +16,8 @@ extern uint64_t ts_plan_hash_mask;
 extern int64_t ts_tile_elements;
 /** Switches machine code of groups on the CPU. */
 void ts_emit_switch(bool on);
+/** The variant of the recipes that are registered. */
+int ts_emit_variant(void);
 /** Makes memory executable; a test replaces it by a function that fails. */
 extern int (*ts_emit_protect)(void *at, size_t bytes, int protection);
 /** Switches poisoning: runs overwrite the bytes of a storage in the arena before its first use and

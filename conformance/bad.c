@@ -115,6 +115,7 @@ static void sweep_kinds(ts_case *c, const ts_made *m)
     expect(c, ts_call_boxed(c->op, m->args, m->nargs, rets, nrets + 1), TS_ERR_VALUE, NULL,
            "results");
     static const int64_t ints[2] = {1, 1};
+    /* a value of each kind, at the index of its tag; TS_TAG_TENSOR is skipped */
     const ts_value kinds[] = {ts_value_none(), ts_value_bool(true), ts_value_int(1),
                               ts_value_float(1), ts_value_none(),
                               ts_value_tensors(NULL, 0), ts_value_ints(ints, 2),

@@ -41,6 +41,20 @@ TS_INLINE uint32_t ts_hash_pointer(const void *object, uint32_t mask)
     return (uint32_t)(((uintptr_t)object >> 6) * 0x9e3779b97f4a7c15ull >> 40) & mask;
 }
 
+/** A hash of `hash` and a word. */
+TS_INLINE uint64_t ts_hash_word(uint64_t hash, uint64_t word)
+{
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+    return hash ^ hash >> 29;
+}
+/** FNV-1a hash of `hash`, 0 for none, and a string. */
+TS_INLINE uint64_t ts_hash_string(uint64_t hash, const char *string)
+{
+    for (hash = hash ? hash : 0xcbf29ce484222325ull; *string; string++)
+        hash = (hash ^ (uint8_t)*string) * 0x100000001b3ull;
+    return hash;
+}
+
 TS_INLINE int64_t ts_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 TS_INLINE int64_t ts_max64(int64_t a, int64_t b) { return a > b ? a : b; }
 TS_INLINE int64_t ts_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -136,8 +136,8 @@ ts_status ts_device_check(ts_device device, const char *what)
                                  what, device.backend);
     return ts_error_set_hint(TS_ERR_DEVICE,
                              "load its backend with ts_backend_open() or ts_backend_load()",
-                             "%s: argument 'device': no backend is loaded for %s", what,
-                             ts_device_name(device));
+                             "%s: argument 'device': expected a device with a loaded backend, got "
+                             "%s", what, ts_device_name(device));
 }
 
 const char *ts_move_hint(ts_device got, ts_device expected)

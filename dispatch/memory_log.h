@@ -1,7 +1,7 @@
 /**
- * @file memory_log.h  The log of tensors' memory: an entry per storage whose data the library
- * allocated outside of the storage's own block while a profile with memory records. Storages of up
- * to TS_INLINE_DATA bytes on the CPU and foreign memory therefore have no entry.
+ * @file memory_log.h  The log of tensors' memory. While a profile with memory records, each storage
+ * whose data is a separate allocation of the library gets an entry. Storages with data in their own
+ * block (up to TS_INLINE_DATA bytes on the CPU) and foreign memory get none.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_MEMORY_LOG_H

@@ -7,12 +7,6 @@
 
 /* -------------------------------------------------------------------------------- rows ---- */
 
-TS_INLINE uint64_t mix(uint64_t hash, uint64_t word)
-{
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-    return hash ^ hash >> 29;
-}
-
 /** Mixes kind and sizes of a tensor. The products of sizes and random odd numbers do not depend on
  *  one another, so the processor computes them side by side. */
 TS_INLINE uint64_t mix_tensor(uint64_t hash, const ts_tensor *t)
@@ -23,7 +17,7 @@ TS_INLINE uint64_t mix_tensor(uint64_t hash, const ts_tensor *t)
     uint64_t word = t->kind.bits | (uint64_t)(t->flags & TS_TENSOR_CONTIGUOUS) << 32;
     for (int d = 0; d < t->ndim; d++)
         word += (uint64_t)t->sizes[d] * random[d];
-    return mix(hash, word);
+    return ts_hash_word(hash, word);
 }
 
 /** Mixes the lists of ints of a call without tensors, such as the sizes of a new tensor. */
@@ -31,7 +25,7 @@ static uint64_t mix_sizes(const ts_frame *f, uint64_t hash)
 {
     for (int i = 0; i < f->nargs; i++)
         for (uint32_t k = 0; f->args[i].tag == TS_TAG_INTS && k < f->args[i].count; k++)
-            hash = mix(hash, (uint64_t)f->args[i].ints[k]);
+            hash = ts_hash_word(hash, (uint64_t)f->args[i].ints[k]);
     return hash;
 }
 
@@ -46,11 +40,11 @@ static uint64_t hash_call(const ts_frame *f, const uint64_t seed)
         if (v->tag == TS_TAG_TENSOR) {
             hash = mix_tensor(hash, v->t);
         } else if (v->tag == TS_TAG_TENSORS) {
-            hash = mix(hash, v->count);
+            hash = ts_hash_word(hash, v->count);
             if (v->count)
                 hash = mix_tensor(mix_tensor(hash, v->list[0]), v->list[v->count - 1]);
         } else if (v->tag == TS_TAG_BOOL) {
-            hash = mix(hash, (uint64_t)v->i + 1);
+            hash = ts_hash_word(hash, (uint64_t)v->i + 1);
         }
     }
     return TS_UNLIKELY(hash == seed) ? mix_sizes(f, seed) : hash;
@@ -142,7 +136,7 @@ TS_INLINE ts_tally_row *find_row(const ts_tally_table *r, uint64_t hash)
 
 TS_INLINE uint64_t hash_row(uint16_t op, ts_key key, uint32_t scope)
 {
-    return mix(op | (uint64_t)key << 16 | (uint64_t)scope << 32, 0x5bd1e995);
+    return ts_hash_word(op | (uint64_t)key << 16 | (uint64_t)scope << 32, 0x5bd1e995);
 }
 
 ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f)
@@ -192,7 +186,7 @@ ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const c
 
 ts_tally_row *ts_tally_part(ts_tally_table *r, ts_tally_row *whole, ts_part part)
 {
-    uint64_t hash = mix(whole->hash, part);
+    uint64_t hash = ts_hash_word(whole->hash, part);
     ts_tally_row *row = find_row(r, hash);
     if (!row && (row = make_row(r, hash, whole->op, whole->key, TS_TALLY_SHAPED))) {
         memcpy(row->call, whole->call, sizeof row->call);
@@ -205,12 +199,15 @@ ts_tally_row *ts_tally_part(ts_tally_table *r, ts_tally_row *whole, ts_part part
     return row;
 }
 
-uint64_t ts_tally_hash(const ts_frame *f, uint64_t hash) { return hash_call(f, mix(hash, f->op)); }
+uint64_t ts_tally_hash(const ts_frame *f, uint64_t hash)
+{
+    return hash_call(f, ts_hash_word(hash, f->op));
+}
 
 ts_tally_row *ts_tally_named(ts_tally_table *r, uint64_t hash, uint16_t op, ts_key key,
                              uint8_t dtype, const char *text)
 {
-    hash = mix(hash, hash_row(op, key, r->scope));
+    hash = ts_hash_word(hash, hash_row(op, key, r->scope));
     ts_tally_row *row = find_row(r, hash);
     if (!row && (row = make_row(r, hash, op, key, TS_TALLY_SHAPED))) {
         snprintf(row->call, sizeof row->call, "%s", text);
@@ -243,7 +240,7 @@ static void count_up(_Atomic int64_t *slot, int64_t n)
 
 static ts_tally_writer *writer_of(ts_tally_table *r, const void *data)
 {
-    return &r->writers[(uintptr_t)data * 0x9e3779b97f4a7c15u >> 60 & (TS_TALLY_WRITERS - 1)];
+    return &r->writers[ts_hash_pointer(data, TS_TALLY_WRITERS - 1)];
 }
 
 /** Counts a call in ts_tally_row.examined and .chained. A view writes nothing, so its memory keeps

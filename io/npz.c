@@ -400,8 +400,8 @@ ts_tensor *ts_npz_load(const ts_npz *npz, const char *name)
     TS_TRY_NULL(TS_CHECK_POINTERS(name));
     int64_t index = ts_npz_find(npz, name);
     if (index < 0) {
-        ts_fail_op(TS_ERR_INDEX, "npz_load", NULL, NULL, "'%s' has no member '%s'", npz->path,
-                   ts_quote(name));
+        ts_fail_op(TS_ERR_INDEX, "npz_load", NULL, NULL, "'%s': expected the name of a member, "
+                   "got '%s'", npz->path, ts_quote(name));
         return NULL;
     }
     const member *m = &npz->members[index];

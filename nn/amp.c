@@ -397,5 +397,7 @@ ts_status ts_grad_scaler_set_number(ts_grad_scaler *s, const char *name, double 
             release_numbers(s);
             return TS_OK;
         }
-    return ts_error_set(TS_ERR_INDEX, "grad_scaler_set_number: no number '%s'", name);
+    return ts_error_set(TS_ERR_INDEX,
+                        "grad_scaler_set_number: argument 'name': expected the name of a number of "
+                        "the scaler, got '%.200s'", name);
 }

@@ -36,8 +36,8 @@ static ts_status check_images(ts_tensor *const *images, int n, const ts_augment_
     if ((o->brightness > 0 || o->contrast > 0 || o->saturation > 0) &&
         (ndim != 3 || !ts_dtype_is_float(ts_dtype_of(images[0]))))
         return ts_error_set(ndim != 3 ? TS_ERR_SHAPE : TS_ERR_DTYPE,
-                            "augment: a change of colours expects a floating (C, H, W), got %s of "
-                            "%d dims", ts_dtype_name(ts_dtype_of(images[0])), ndim);
+                            "augment: a change of colours: expected a floating image (C, H, W), "
+                            "got %s of %d dims", ts_dtype_name(ts_dtype_of(images[0])), ndim);
     return TS_OK;
 }
 

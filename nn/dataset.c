@@ -136,8 +136,10 @@ ts_loader *ts_loader_new(const ts_dataset *dataset, const ts_loader_opts *opts)
     int64_t n = ts_nn_part(all, o.to == 0 ? 1 : o.to) - r->first;
     if (n < 1 || (o.drop_last && n < o.batch)) {
         free(r);
-        ts_error_set(TS_ERR_SHAPE, "loader_new: the range has %lld of %lld samples; a batch needs "
-                     "%lld", (long long)n, (long long)all, (long long)(o.drop_last ? o.batch : 1));
+        ts_error_set(TS_ERR_SHAPE,
+                     "loader_new: argument 'opts': expected a range with the %lld samples of a "
+                     "batch, got %lld of %lld samples", (long long)(o.drop_last ? o.batch : 1),
+                     (long long)n, (long long)all);
         return NULL;
     }
     return ts_nn_loader_new(&o, &(ts_nn_source){.payload = r, .samples = n, .tokens = n,

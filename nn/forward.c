@@ -88,8 +88,9 @@ ts_status ts_module_remove_forward_hook(ts_module *m, int64_t id)
             free_hook(gone);
             return TS_OK;
         }
-    return ts_error_set(TS_ERR_INDEX, "module_remove_forward_hook: this %s has no hook %lld",
-                        m->type.name, (long long)id);
+    return ts_error_set(TS_ERR_INDEX,
+                        "module_remove_forward_hook: argument 'id': expected a hook of this %s, "
+                        "got %lld", m->type.name, (long long)id);
 }
 
 void ts_nn_free_hooks(ts_module *m)

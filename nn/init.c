@@ -59,18 +59,19 @@ ts_status ts_init_trunc_normal(ts_tensor *t, double mean, double std, double low
         return ts_error_set(TS_ERR_DTYPE,
                             "init_trunc_normal: argument 't': expected a floating dtype, got %s",
                             ts_dtype_name(ts_dtype_of(t)));
-    if (!(std > 0) || !(low < high) || !isfinite(mean) || !isfinite(std))
-        return ts_error_set(
-            TS_ERR_VALUE,
-            "init_trunc_normal: expected std > 0 and low < high, got std %g, low %g, high %g", std,
-            low, high);
+    TS_TRY(TS_CHECK_VALUE(mean, isfinite(mean), "a finite number"));
+    TS_TRY(TS_CHECK_VALUE(std, std > 0 && isfinite(std), "a finite number above 0"));
+    if (!(low < high))
+        return ts_error_set(TS_ERR_VALUE,
+                            "init_trunc_normal: argument 'high': expected a number above 'low', "
+                            "%g, got %g", low, high);
     double a = (low - mean) / std, b = (high - mean) / std;
     bool mirrored = a > 0; /* the lower tail has more digits than the upper one */
     double from = normal_probability(mirrored ? -b : a), to = normal_probability(mirrored ? -a : b);
     if (!(from < to))
         return ts_error_set(TS_ERR_VALUE,
-                            "init_trunc_normal: the interval from %g to %g holds no probability",
-                            low, high);
+                            "init_trunc_normal: argument 'low': expected an interval with a "
+                            "probability above 0, got %g to %g", low, high);
     TS_SCOPE;
     TS_NO_GRAD;
     ts_tensor *u = ts_uniform_on(ts_sizes(t), ts_ndim(t), 0, 1, TS_F64, TS_DEVICE_CPU);
@@ -100,8 +101,8 @@ double ts_init_gain(const char *activation, double slope)
     if (strcmp(activation, "selu") == 0)
         return 0.75;
     ts_error_set(TS_ERR_VALUE,
-                 "init_gain: expected linear, sigmoid, tanh, relu, leaky_relu or selu, got '%s'",
-                 activation);
+                 "init_gain: argument 'activation': expected linear, sigmoid, tanh, relu, "
+                 "leaky_relu or selu, got '%.200s'", activation);
     return 0;
 }
 

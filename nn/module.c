@@ -292,7 +292,9 @@ ts_tensor *ts_module_tensor(const ts_module *m, const char *name)
         at = e ? e->child : NULL;
         rest = rest[n] ? rest + n + 1 : NULL;
     }
-    ts_error_set(TS_ERR_INDEX, "module_tensor: this %s has no '%s'", m->type.name, name);
+    ts_error_set(TS_ERR_INDEX,
+                 "module_tensor: argument 'name': expected a tensor of this %s, got '%.200s'",
+                 m->type.name, name);
     return NULL;
 }
 

@@ -49,18 +49,13 @@ bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t);
 /** A copy of text, to be freed with free(); NULL with TS_ERR_MEMORY. */
 char *ts_nn_copy_text(const char *text, const char *what);
 /** Finds each tensor of `own` by name: sets given[i], one per own tensor, to its index in
- *  names[0..n), or to -1. Adds missing, unexpected and repeated names, and sizes that differ, to
- *  *report, which the caller has zeroed. */
-void ts_nn_match(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors,
-                 int64_t n, int64_t *given, ts_load_report *report);
-
-/** Like ts_nn_match(), but returns TS_ERR_VALUE unless names, sizes and dtypes agree; `function`
- *  begins the message. */
+ *  names[0..n). TS_ERR_VALUE, with a message that begins with `function`, unless names, sizes and
+ *  dtypes agree. */
 ts_status ts_nn_match_exactly(const char *function, const ts_named_tensors *own,
                               const char *const *names, ts_tensor *const *tensors, int64_t n,
                               int64_t *given);
-/** Checks the tensors for ts_ema_load_state(). given: as in ts_nn_match(), with an entry for each
- *  average and for "steps"; NULL if the caller does not need it. */
+/** Checks the tensors for ts_ema_load_state(). given: as in ts_nn_match_exactly(), with an entry
+ *  for each average and for "steps"; NULL if the caller does not need it. */
 ts_status ts_nn_ema_check(const ts_ema *ema, const char *const *names, ts_tensor *const *tensors,
                           int64_t n, int64_t *given);
 /** Reads all tensors of a file. The caller's scope owns the tensors, and the file owns the names.

@@ -118,8 +118,8 @@ static ts_status check_param(const ts_optimizer *o, const char *const *names,
     if (twice)
         return ts_error_set(
             TS_ERR_VALUE,
-            "optimizer_add_group: parameter '%s': the optimizer already has this tensor or name",
-            name);
+            "optimizer_add_group: parameter '%s': expected a tensor and a name that the optimizer "
+            "does not have yet, got one of them again", name);
     return TS_OK;
 }
 

@@ -159,5 +159,7 @@ ts_status ts_optimizer_set_number(ts_optimizer *o, const char *name, double valu
             *(double *)((char *)&o->groups[i] + numbers[k].offset) = value;
             return TS_OK;
         }
-    return ts_error_set(TS_ERR_INDEX, "optimizer_set_number: no number '%s'", name);
+    return ts_error_set(TS_ERR_INDEX,
+                        "optimizer_set_number: argument 'name': expected the name of a number of "
+                        "the optimizer, got '%.200s'", name);
 }

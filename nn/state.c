@@ -130,8 +130,11 @@ static bool same_sizes(const ts_tensor *a, const ts_tensor *b)
     return ts_ndim(a) == ts_ndim(b) && (!bytes || memcmp(ts_sizes(a), ts_sizes(b), bytes) == 0);
 }
 
-void ts_nn_match(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors,
-                 int64_t n, int64_t *given, ts_load_report *r)
+/** Finds each tensor of `own` by name: sets given[i], one per own tensor, to its index in
+ *  names[0..n), or to -1. Adds missing, unexpected and repeated names, and sizes that differ, to
+ *  *r, which the caller has zeroed. */
+static void match(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors,
+                  int64_t n, int64_t *given, ts_load_report *r)
 {
     for (int64_t i = 0; i < own->n; i++)
         given[i] = -1;
@@ -164,7 +167,7 @@ ts_status ts_nn_match_exactly(const char *function, const ts_named_tensors *own,
                               int64_t *given)
 {
     ts_load_report r = {0};
-    ts_nn_match(own, names, tensors, n, given, &r);
+    match(own, names, tensors, n, given, &r);
     if (r.missing || r.unexpected || r.mismatched)
         return ts_error_set(TS_ERR_VALUE, "%s: %s", function, r.text);
     for (int64_t i = 0; i < own->n; i++) {
@@ -181,7 +184,7 @@ static ts_status load(const ts_named_tensors *own, const char *const *names,
                       ts_tensor *const *tensors, int64_t n, bool strict, const char *path,
                       int64_t *given, ts_load_report *r)
 {
-    ts_nn_match(own, names, tensors, n, given, r);
+    match(own, names, tensors, n, given, r);
     if (r->mismatched || (strict && (r->missing || r->unexpected)))
         return path ? ts_error_set(TS_ERR_VALUE, "module_load: '%.200s': %s", path, r->text)
                     : ts_error_set(TS_ERR_VALUE, "module_load_state_dict: %s", r->text);

@@ -292,13 +292,6 @@ static void name_processor(char *name, size_t size)
         snprintf(name, size, "%.*s", (int)strcspn(value + 2, "\n"), value + 2);
 }
 
-static uint64_t hash_text(const char *text, uint64_t hash)
-{
-    for (; *text; text++)
-        hash = (hash ^ (uint8_t)*text) * 0x100000001b3u;
-    return hash;
-}
-
 /** Returns the path of the file for `identity` and sets *folder to its folder; ts_sys_free() frees
  *  both. NULL without a home folder or memory. */
 static char *cache_path(const char *identity, int threads, char **folder)
@@ -310,7 +303,7 @@ static char *cache_path(const char *identity, int threads, char **folder)
     if (!own && !(home && home[0] == '/'))
         return NULL;
     *folder = ts_path("%s%s/tessera", own ? cache : home, own ? "" : "/.cache");
-    uint64_t hash = hash_text(identity, hash_text(host, 0xcbf29ce484222325u));
+    uint64_t hash = ts_hash_string(ts_hash_string(0, host), identity);
     char *path = *folder ? ts_path("%s/machine-%016llx-%d.txt", *folder, (unsigned long long)hash,
                                    threads)
                          : NULL;

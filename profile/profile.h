@@ -266,8 +266,6 @@ ts_status ts_profile_write_chrome(const ts_profile *p, FILE *out);
 void ts_scope_path(char *text, size_t size, uint32_t scope);
 /** Writes profile.json, which ts_profile_read() reads. The caller checks `out` for errors. */
 ts_status ts_profile_write_json(const ts_profile *p, FILE *out);
-/** Writes the report. Error: TS_ERR_MEMORY. The caller checks `out` for errors. */
-ts_status ts_profile_write_tables(const ts_profile *p, FILE *out);
 /** Writes one paragraph: the verdict, the shares of the time, the ceilings. */
 void ts_profile_write_verdict(const ts_profile *p, FILE *out);
 

@@ -104,11 +104,10 @@ typedef struct gathering {
 
 static uint64_t hash_entry(const ts_entry *e)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = 0;
     const char *const texts[] = {e->op, e->layer, e->scope, e->call, e->part};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        for (const char *c = texts[i]; c == texts[i] || c[-1]; c++)
-            hash = (hash ^ (uint8_t)*c) * 0x100000001b3u;
+        hash = ts_hash_word(ts_hash_string(hash, texts[i]), i);
     return hash ^ hash >> 32;
 }
 

@@ -307,7 +307,7 @@ void ts_profile_write_verdict(const ts_profile *p, FILE *out)
         fputs("this machine was not measured: no regimes\n", out);
 }
 
-ts_status ts_profile_write_tables(const ts_profile *p, FILE *out)
+static ts_status write_tables(const ts_profile *p, FILE *out)
 {
     enum { WIDTH = 34, OPS = 20, CALLS = 12, SCOPES = 12 };
     fputs("\nprofile: ", out);
@@ -397,7 +397,7 @@ ts_status ts_profile_write(const ts_profile *profile, FILE *out, ts_profile_form
     TS_C_LOCALE;
     ts_status status = TS_OK;
     switch (format) {
-    case TS_PROFILE_TABLES: status = ts_profile_write_tables(profile, out); break;
+    case TS_PROFILE_TABLES: status = write_tables(profile, out); break;
     case TS_PROFILE_JSON: status = ts_profile_write_json(profile, out); break;
     case TS_PROFILE_CHROME: status = ts_profile_write_chrome(profile, out); break;
     case TS_PROFILE_CSV: write_csv(profile, out); break;

@@ -221,8 +221,8 @@ static ts_status parse_rows(char *data, const char *path, const char *x_name, co
         line = next + whole;
     }
     if (x < 0 || y < 0)
-        return ts_error_set(TS_ERR_FORMAT, "%s: '%s' has no column '%s'", function, path,
-                            x < 0 ? x_name : y_name);
+        return ts_error_set(TS_ERR_FORMAT, "%s: '%s': expected a column '%s', got none", function,
+                            path, x < 0 ? x_name : y_name);
     return TS_OK;
 }
 

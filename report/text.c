@@ -45,6 +45,31 @@ bool ts_grow(void *array_pointer, size_t count, size_t element)
     return true;
 }
 
+/* ---------------------------------------------------------------------------- UTF-8 ---- */
+
+/** Decodes the code point at *string, which must not be the end of the text, and advances *string
+ * to after it. An invalid byte gives U+FFFD and advances by one byte. */
+static uint32_t next_code_point(const char **string)
+{
+    const unsigned char *s = (const unsigned char *)*string;
+    int more = s[0] < 0x80 ? 0 : s[0] >= 0xf0 ? 3 : s[0] >= 0xe0 ? 2 : 1;
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    uint32_t c = more == 0 ? s[0] : s[0] & (0x3f >> more);
+
+    (*string)++;
+    if (s[0] >= 0x80 && (s[0] < 0xc2 || s[0] > 0xf4))
+        return 0xfffd;
+    for (int i = 1; i <= more; i++) {
+        if ((s[i] & 0xc0) != 0x80)
+            return 0xfffd;
+        c = c << 6 | (s[i] & 0x3f);
+    }
+    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
+        return 0xfffd;
+    *string += more;
+    return c;
+}
+
 /* ------------------------------------------------------------------ growing strings ---- */
 
 static bool reserve(ts_text *text, size_t more)
@@ -70,7 +95,7 @@ static bool reserve(ts_text *text, size_t more)
     return true;
 }
 
-void ts_text_append(ts_text *text, const char *bytes, size_t size)
+static void append(ts_text *text, const char *bytes, size_t size)
 {
     if (!reserve(text, size))
         return;
@@ -82,7 +107,7 @@ void ts_text_append(ts_text *text, const char *bytes, size_t size)
 
 void ts_text_string(ts_text *text, const char *string)
 {
-    ts_text_append(text, string, strlen(string));
+    append(text, string, strlen(string));
 }
 
 void ts_text_repeat(ts_text *text, const char *string, int times)
@@ -120,7 +145,7 @@ void ts_text_xml(ts_text *text, const char *string)
 {
     while (*string) {
         const char *start = string;
-        uint32_t c = ts_utf8_next(&string);
+        uint32_t c = next_code_point(&string);
         // XML 1.0 has no way to write control characters or U+FFFE and U+FFFF.
         bool legal =
             c == '\t' || c == '\n' || c == '\r' || (c >= 0x20 && c < 0xfffe) || c >= 0x10000;
@@ -135,7 +160,7 @@ void ts_text_xml(ts_text *text, const char *string)
         else if (c == 0xfffd || !legal)
             ts_text_string(text, "\xef\xbf\xbd");
         else
-            ts_text_append(text, start, (size_t)(string - start));
+            append(text, start, (size_t)(string - start));
     }
 }
 
@@ -145,13 +170,13 @@ void ts_text_csv(ts_text *text, const char *string)
         ts_text_string(text, string);
         return;
     }
-    ts_text_append(text, "\"", 1);
+    append(text, "\"", 1);
     for (; *string; string++) {
         if (*string == '"')
-            ts_text_append(text, "\"", 1);
-        ts_text_append(text, string, 1);
+            append(text, "\"", 1);
+        append(text, string, 1);
     }
-    ts_text_append(text, "\"", 1);
+    append(text, "\"", 1);
 }
 
 ts_status ts_text_status(const ts_text *text)
@@ -232,28 +257,7 @@ double ts_parse_double(const char *string, char **end)
     return strtod(string, end);
 }
 
-/* ---------------------------------------------------------------------------- UTF-8 ---- */
-
-uint32_t ts_utf8_next(const char **string)
-{
-    const unsigned char *s = (const unsigned char *)*string;
-    int more = s[0] < 0x80 ? 0 : s[0] >= 0xf0 ? 3 : s[0] >= 0xe0 ? 2 : 1;
-    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
-    uint32_t c = more == 0 ? s[0] : s[0] & (0x3f >> more);
-
-    (*string)++;
-    if (s[0] >= 0x80 && (s[0] < 0xc2 || s[0] > 0xf4))
-        return 0xfffd;
-    for (int i = 1; i <= more; i++) {
-        if ((s[i] & 0xc0) != 0x80)
-            return 0xfffd;
-        c = c << 6 | (s[i] & 0x3f);
-    }
-    if (c < least[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000))
-        return 0xfffd;
-    *string += more;
-    return c;
-}
+/* ------------------------------------------------------------------------- terminals ---- */
 
 int ts_text_width(const char *string)
 {
@@ -269,7 +273,7 @@ int ts_text_width(const char *string)
     int width = 0;
 
     while (*string) {
-        uint32_t c = ts_utf8_next(&string);
+        uint32_t c = next_code_point(&string);
         int own = 1;
         for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
             if (c >= ranges[i].first && c <= ranges[i].last)
@@ -313,7 +317,7 @@ ts_status ts_read_whole(const char *path, char **data, size_t *size, const char 
     ts_text text = {0};
 
     TS_TRY(ts_open_file(function, path, O_RDONLY, &fd));
-    ts_text_append(&text, "", 0);
+    append(&text, "", 0);
     while (reserve(&text, 1 << 16)) {
         ssize_t n = read(fd, text.data + text.size, 1 << 16);
         if (n < 0 && errno == EINTR)

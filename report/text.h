@@ -22,8 +22,7 @@ typedef struct ts_text {
     bool failed; /**< an allocation or a format failed */
 } ts_text;
 
-/** Append to *text: `size` bytes; a string; a string `times` times. */
-void ts_text_append(ts_text *text, const char *bytes, size_t size);
+/** Append to *text: a string; a string `times` times. */
 void ts_text_string(ts_text *text, const char *string);
 void ts_text_repeat(ts_text *text, const char *string, int times);
 /** Append formatted text to *text, as printf() does in the C locale. */
@@ -53,9 +52,6 @@ void ts_format_si(char *buffer, size_t size, double value, int digits, const cha
 /** strtod in the C locale. */
 double ts_parse_double(const char *string, char **end);
 
-/** Decodes the code point at *string, which must not be the end of the text, and advances *string
- * to after it. An invalid byte gives U+FFFD and advances by one byte. */
-uint32_t ts_utf8_next(const char **string);
 /** Terminal columns of a string: 0 for combining marks, 2 for wide characters. */
 int ts_text_width(const char *string);
 /** True if the environment (LC_ALL, LC_CTYPE, LANG) selects a UTF-8 locale. */

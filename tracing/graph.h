@@ -101,7 +101,7 @@ enum {
     TS_NODE_RNG_ABSOLUTE = 4, /* rng is a whole state, not an offset in the trace's stream */
     TS_NODE_RANDOM = 8,       /* draws random numbers; rng is set */
     TS_NODE_AUTOCAST = 16,    /* a cast that AUTOCAST inserted */
-    TS_NODE_AGAIN = 32,       /* in a plan: recomputes a result of an earlier call
+    TS_NODE_RECOMPUTED = 32,  /* in a plan: recomputes a result of an earlier call
                                  (compile/recompute.c) */
     TS_NODE_CONSTANT_CALL = 64 /* in a plan: runs once, before the steps (compile/fold.c) */
 };
@@ -237,9 +237,8 @@ void ts_registers_clear(const ts_graph *g, ts_tensor **registers);
 
 /** Writes a node as text, without an end of line. */
 void ts_graph_write_node(const ts_graph *g, const ts_graph_node *n, FILE *out);
-/** The formats of ts_graph_write(), which sets the C locale before and checks `out` afterwards.
+/** Formats of ts_graph_write(), which sets the C locale before and checks `out` afterwards.
  *  Error: TS_ERR_MEMORY; ts_graph_write_json() also TS_ERR_IO. */
-ts_status ts_graph_write_text(const ts_graph *g, FILE *out);
 ts_status ts_graph_write_dot(const ts_graph *g, FILE *out);
 ts_status ts_graph_write_json(const ts_graph *g, FILE *out);
 

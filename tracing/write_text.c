@@ -149,7 +149,7 @@ static void put_outside(FILE *out, const ts_graph *g)
         }
 }
 
-ts_status ts_graph_write_text(const ts_graph *g, FILE *out)
+static ts_status write_text(const ts_graph *g, FILE *out)
 {
     ts_graph_info info = ts_graph_get_info(g);
     char site[256];
@@ -206,7 +206,7 @@ ts_status ts_graph_write(const ts_graph *graph, FILE *out, ts_graph_format forma
     TS_C_LOCALE;
     ts_status status = TS_OK;
     switch (format) {
-    case TS_GRAPH_TEXT: status = ts_graph_write_text(g, out); break;
+    case TS_GRAPH_TEXT: status = write_text(g, out); break;
     case TS_GRAPH_DOT: status = ts_graph_write_dot(g, out); break;
     case TS_GRAPH_JSON: status = ts_graph_write_json(g, out); break;
     default:

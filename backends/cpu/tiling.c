@@ -34,7 +34,8 @@ static bool is_turned(const ts_iter *it, int k)
     return it->strides[0][k] && it->strides[0][k] != it->items[k];
 }
 
-/** Describes the tiles of a space; false if it needs no transposition, or another one. */
+/** Describes the tiles of a space; false if it needs no transposition, or one that tiles do not
+ * support: of the result, of more than TURNED operands, or of operands along different dims. */
 static bool find_tiling(const ts_iter *it, tiling *t)
 {
     int turned = 0, item = 1;

@@ -1,7 +1,8 @@
 /**
  * @file pool.cu
- * Max pooling. Each element of the gradient gathers from the windows that contain it, so sums have
- * a fixed order. A maximum is named by its index in the plane (i64), or by its tap (u8), its number
+ * Max pooling. An element of the gradient gathers from the windows that contain it, so sums have a
+ * fixed order; if each pixel is in one window, a thread writes the pixels of a window instead. A
+ * maximum is named by its index in the plane (i64), or by its tap (u8), its number
  * among the elements of its window.
  */
 // SPDX-License-Identifier: MIT

@@ -5,7 +5,7 @@ import re
 
 from figures.files import RESULTS, File, number, speed, table
 from peers.cuda_suite import class_of
-from peers.sweep import geometric_mean
+from peers.sweep import MEGABYTE, geometric_mean, percentile
 
 host, cpu, train = File("host-epyc.tsv"), File("cpu-epyc.tsv"), File("train-epyc.tsv")
 images = File("images-epyc.tsv")
@@ -164,6 +164,37 @@ def gpu_convolutions():
     return rows
 
 
+def drawn_calls(name, operators, peer, machine):
+    """Distribution of the speeds of drawn calls of a file, by threads and size: geometric mean, 5th
+    percentile and slowest call."""
+    file, lines = File(name), []
+    rows = [row for row in file.rows if row["peer_us"] != "-"]
+    vectors = re.search(r"\((AVX[^)]*)\)", file.head["machine"]) if machine == CPU else None
+    for threads in sorted({row["threads"] for row in rows}):
+        of = f", {vectors[1]}, {threads} thread{'s' * (threads > '1')}" if vectors else ""
+        for size, large in (("of 1 MB and more", True), ("below 1 MB", False)):
+            speeds = [speed(row) for row in rows if row["threads"] == threads
+                      and (int(row["bytes"]) >= MEGABYTE) == large]
+            lines.append((f"drawn calls of {operators}{of}, geometric mean",
+                          "× the peer's speed; 5th percentile "
+                          f"{number(percentile(speeds, 0.05))}, slowest {number(min(speeds))}",
+                          number(geometric_mean(speeds)),
+                          f"PyTorch {file.head['torch'].split('+')[0]}, {peer}",
+                          f"{len(speeds)} cases {size}", machine, file))
+    return lines
+
+
+def drawn(machine):
+    """Drawn calls on one machine, from each file with some."""
+    if machine == GPU:
+        return (drawn_calls("drawn-h100.tsv", "all operators on CUDA", "eager", GPU)
+                + drawn_calls("drawn-compiled-h100.tsv", "all operators on CUDA",
+                              "eager or compiled", GPU))
+    files = sorted(path.name for path in RESULTS.glob("sweep-*-epyc.tsv"))
+    return [row for name in files for row in drawn_calls(name, "all operators", "eager", CPU)
+            ] + drawn_calls("images-drawn-epyc.tsv", "image operators", "eager", CPU)
+
+
 def unet_rates():
     """Training and inference of a U-Net: eager, and as a graph."""
     file, rows = File("unet-h100.tsv"), []
@@ -270,7 +301,7 @@ def claims():
         step(1), step(2), ops(1), ops(2),
         *(slowest("slowest op of that step", n, lambda row: row["note"] == "step") for n in (1, 2)),
         *(slowest("slowest of all cases", n, lambda row: True) for n in (1, 2)), *memory(),
-        *cpu_images(1), *cpu_images(2), loss(),
+        *cpu_images(1), *cpu_images(2), *drawn(CPU), loss(),
         *duration("training of the byte-level GPT", train, ", 2 threads"), segmentation(),
         *duration("training of that U-Net", File("segmentation-epyc.tsv"),
                   " of 8 scenes, 64 × 64, 2 threads"),
@@ -293,7 +324,7 @@ def claims():
         *gpt_steps(), *unet_rates(), *gpu_convolutions(),
         rate("attention_hd128_causal", "attention"),
         rate("attention_backward_hd128_causal", "attention, backward"),
-        *over_cudnn(False, "forward"), *over_cudnn(True, "backward"), launch()]
+        *over_cudnn(False, "forward"), *over_cudnn(True, "backward"), *drawn(GPU), launch()]
     return rows
 
 

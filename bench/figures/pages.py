@@ -4,8 +4,8 @@ import re
 import sys
 
 from figures.claims import MODELS, attention
-from figures.files import RESULTS, File, number, numbers, recorded, speed, table
-from peers.sweep import MEGABYTE, geometric_mean, percentile
+from figures.files import File, number, numbers, recorded, speed, table
+from peers.sweep import geometric_mean
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 
@@ -99,41 +99,6 @@ def groups():
         for row in file.rows if row.get("ours_us") != "-"]
     return numbers(file, ("function", "sizes, dtype", "groups", "torch.compile", "PyTorch, eager",
                           "copy"), rows)
-
-
-def drawn():
-    """Distribution of the ratios of drawn cases, by peer and size."""
-    lines = []
-    for name, peer in (("drawn-h100.tsv", "eager"), ("drawn-compiled-h100.tsv", "eager, compiled")):
-        rows = [row for row in File(name).rows if row["peer_us"] != "-"]
-        for size, large in (("1 MB and more", True), ("below 1 MB", False)):
-            ratios = [speed(row) for row in rows
-                      if (int(row["bytes"]) >= MEGABYTE) == large]
-            lines.append([peer, size, str(len(ratios)), *map(number, (
-                geometric_mean(ratios), percentile(ratios, 0.05), min(ratios)))])
-    return numbers(None, ("PyTorch", "arguments and results", "cases", "geometric mean",
-                          "5th percentile", "slowest"), [dict(enumerate(line)) for line in lines])
-
-
-def drawn_cpu():
-    """Distribution of the speeds of drawn cases on the CPU, by threads and size."""
-    lines = []
-    files = sorted(path.name for path in RESULTS.glob("sweep-*-epyc.tsv"))
-    for name in [*files, "images-drawn-epyc.tsv"]:
-        file = File(name)
-        vectors = re.search(r"\((AVX[^)]*)\)", file.head["machine"])
-        rows = [row for row in file.rows if row["peer_us"] != "-"]
-        for threads in sorted({row["threads"] for row in rows}):
-            for size, large in (("1 MB and more", True), ("below 1 MB", False)):
-                speeds = [speed(row) for row in rows if row["threads"] == threads
-                          and (int(row["bytes"]) >= MEGABYTE) == large]
-                lines.append(["image operators" if name.startswith("images") else "all",
-                              vectors[1] if vectors else "-", threads, size, str(len(speeds)),
-                              *map(number, (geometric_mean(speeds), percentile(speeds, 0.05),
-                                            min(speeds)))])
-    return numbers(None, ("operators", "vectors", "threads", "arguments and results", "cases",
-                          "geometric mean", "5th percentile", "slowest"),
-                   [dict(enumerate(line)) for line in lines])
 
 
 def steps():

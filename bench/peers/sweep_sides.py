@@ -14,8 +14,8 @@ from itertools import repeat
 import torch
 
 from peers import cuda, sweep, tessera
-from peers.oracle import NAMES as DTYPE_NAMES
-from peers.oracle import Ours
+from peers.oracle_sides import NAMES as DTYPE_NAMES
+from peers.oracle_sides import Ours
 from peers.oracle_draw import is_float
 from peers.sweep import TooLarge
 from peers.sweep_draw import GIB, LIMITS, NAMES, OPS, Large, draw_of

@@ -436,8 +436,8 @@ typedef enum ts_timers_format { TS_TIMERS_TABLE, TS_TIMERS_CSV, TS_TIMERS_JSON }
 /**
  * Writes, for each thread, a row with calls and self time per (op, layer), and rows for the
  * backward engine, the timers' own calibrated cost and the time between calls. The rows sum exactly
- * to the wall time. A build without timers writes no rows. Errors: TS_ERR_NULL, TS_ERR_VALUE
- * (format), TS_ERR_MEMORY, TS_ERR_IO.
+ * to the wall time, a sum over threads. A build without timers writes no rows. Errors: TS_ERR_NULL,
+ * TS_ERR_VALUE (format), TS_ERR_MEMORY, TS_ERR_IO.
  */
 TS_API ts_status ts_timers_write(FILE *out, ts_timers_format format);
 /**

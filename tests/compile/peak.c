@@ -99,15 +99,15 @@ static void check_offsets(const ts_exec *e)
 }
 
 /** Returns the number of recomputed calls. Asserts that none of them is of a costly op. */
-static int check_again(const ts_exec *e)
+static int check_recomputed(const ts_exec *e)
 {
     static const int costly[] = {TS_OP_linear, TS_OP_linear_gelu, TS_OP_embedding,
                                  TS_OP_scaled_dot_product_attention, TS_OP_linear_backward};
     int count = 0;
     for (uint32_t i = 0; i < e->graph->nodes.count; i++) {
         const ts_graph_node *n = ts_graph_node_at(e->graph, i);
-        count += (n->flags & TS_NODE_AGAIN) != 0;
-        for (int k = 0; k < 5 && (n->flags & TS_NODE_AGAIN); k++)
+        count += (n->flags & TS_NODE_RECOMPUTED) != 0;
+        for (int k = 0; k < 5 && (n->flags & TS_NODE_RECOMPUTED); k++)
             ck_assert_int_ne(n->op, costly[k]);
     }
     return count;
@@ -169,7 +169,7 @@ TS_TEST(a_step_of_gpt2_is_planned_in_twelve_gib, .setup = set_up)
     check_offsets(e);
     ck_assert_int_le(e->arena_bytes + bytes_outside(g), (int64_t)12 << 30);
     ck_assert_int_lt(e->peak * 4, e->kept_peak * 3);
-    ck_assert_int_eq(check_again(e), e->nagain);
+    ck_assert_int_eq(check_recomputed(e), e->nrecomputed);
     ck_assert(explains(g->run.compiled, " recomputed calls; arena of "));
     check_stages(e);
     compare_gpt_free(g);
@@ -185,11 +185,11 @@ TS_TEST(steps_of_other_gpts_need_less_memory, .loop = 6, .setup = set_up)
     const ts_exec *e = plan_of(g, 1);
     check_offsets(e);
     ck_assert_int_lt(e->peak * 20, e->kept_peak * 17);
-    ck_assert_int_eq(check_again(e), e->nagain);
+    ck_assert_int_eq(check_recomputed(e), e->nrecomputed);
     ts_compiled_free(g->run.compiled);
     e = plan_of(g, -1);
     check_offsets(e);
     ck_assert_int_eq(e->peak, e->kept_peak);
-    ck_assert_int_eq(e->nagain, 0);
+    ck_assert_int_eq(e->nrecomputed, 0);
     compare_gpt_free(g);
 }

@@ -404,9 +404,9 @@ TS_TEST(wrong_declarations_forbid_replays, .loop = 4)
 static ts_status bad_names(TRACED)
 {
     FAILS(TS_ERR_VALUE, ts_number_from("mull", "other", ctx));
-    SAYS("number_from: argument 'op': no operator 'mull'");
+    SAYS("number_from: argument 'op': expected an operator, got 'mull'");
     FAILS(TS_ERR_VALUE, ts_number_from("mul", "lr", ctx));
-    SAYS("'mul' has no argument 'lr'");
+    SAYS("expected an argument of 'mul', got 'lr'");
     FAILS(TS_ERR_NULL, ts_number_from("mul", "other", NULL));
     ts_error_clear();
     return TS_STATUS_OF(out[0] = ts_neg(in[0]));

@@ -93,6 +93,18 @@ class Rooms(ToolCase):
         self.assertEqual(self.run_tool("rooms", self.folder)[0], 0)
         self.refused("core/long.c", "\n" * 1001, "core/long.c: 1001 lines")
 
+    def test_a_table_of_files_names_each_file_of_the_room_once(self):
+        self.write("io/base.h", "")
+        self.write("io/alloc.c", "")
+        for named, wrong in (("`base.h` `alloc.c`", None), ("`base.h`", "alloc.c 0 times"),
+                             ("`base.h` `alloc.c` `base.h`", "base.h 2 times"),
+                             ("`base.h` `alloc.c` `gone.c`", "gone.c 1 times")):
+            self.write("docs/architecture.md",
+                       f"<!-- files: io -->\n| job | files |\n|---|---|\n| a | {named} |\n")
+            status, output = self.run_tool("rooms", self.folder)
+            self.assertEqual(status, 1 if wrong else 0, output)
+            self.assertIn(wrong or "0 errors", output)
+
     def test_a_line_of_over_a_hundred_columns_is_refused_in_any_language(self):
         for path in ("core/wide.c", "tests/wide.py", "backends/cpu/wide.cuh", "tools/wide"):
             first = "#!/bin/sh\n"

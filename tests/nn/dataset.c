@@ -220,7 +220,7 @@ TS_TEST(datasets_and_options_are_checked)
     FAILS(TS_ERR_SHAPE, ts_loader_new(&set, &o));
     o.batch = SAMPLES + 1, o.drop_last = true;
     FAILS(TS_ERR_SHAPE, ts_loader_new(&numbers, &o));
-    SAYS("103 of 103 samples; a batch needs 104");
+    SAYS("the 104 samples of a batch, got 103 of 103 samples");
     o = options(257);
     FAILS(TS_ERR_VALUE, ts_loader_new(&numbers, &o));
     SAYS("'workers'");

@@ -122,7 +122,8 @@ static double sum_of(const sides *v, char of, const int64_t *e, double *size)
     return sum;
 }
 
-/** Compares some elements of `got` with their sums, and a bias of got's dim 1 that is added. */
+/** Compares some elements of `got` with their sums, plus the bias of their channel (dim 1) unless
+ *  it is NULL. */
 static void compare(const sides *v, char of, const ts_tensor *got, const ts_tensor *bias,
                     int index)
 {
@@ -285,7 +286,8 @@ TS_TEST(drawn_shapes_are_sums_over_windows)
 {
     const char *text = getenv("TS_TEST_SEED");
     uint64_t state = text ? strtoull(text, NULL, 10) : 1;
-    for (int i = 0, tried = 0; i < 150 && tried < 1000; tried++) {
+    int i = 0;
+    for (int tried = 0; i < 150 && tried < 1000; tried++) {
         shape s;
         if (!draw_shape(&state, &s))
             continue;
@@ -302,6 +304,7 @@ TS_TEST(drawn_shapes_are_sums_over_windows)
                           "drawn shape %d, result %d", i, k);
         i++;
     }
+    ck_assert_int_eq(i, 150);
 }
 
 TS_TEST(bits_do_not_depend_on_the_number_of_threads, .loop = TS_COUNTOF(shapes))
@@ -455,7 +458,8 @@ TS_TEST(channels_last_is_distinguished_from_contiguous)
     ck_assert(ts_is_contiguous(ts_conv2d(one, ts_narrow(w, 1, 0, 1), TS_NONE, NULL)));
 }
 
-/* The rule copies such gradients to channels-last, so that all kernels read one copy. */
+/* The gradient of a convolution's result may be a slice or expanded. If the image is channels-last,
+ * the gradient rule makes a channels-last copy of the gradient, which all kernels read. */
 TS_TEST(gradients_of_other_strides_equal_dense_ones)
 {
     const char *text = getenv("TS_TEST_SEED");
@@ -496,7 +500,7 @@ TS_TEST(gradients_of_other_strides_equal_dense_ones)
     }
 }
 
-/* torch.nn.functional.conv_transpose2d of f32 tensors with these sizes */
+/* Sizes and gradients are those of torch.nn.functional.conv_transpose2d. */
 TS_TEST(a_transposed_convolution_may_have_an_empty_result)
 {
     static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16};

@@ -1,4 +1,5 @@
-/** @file wgmma.cu  Launches of wgmma.cuh. */
+/** @file wgmma.cu  Launches the kernel of wgmma.cuh: a product of halves times the derivative of
+ * gelu, with the sums of the result's columns. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/fuse/fuse.h"
@@ -10,11 +11,13 @@
 using namespace ts;
 
 enum {
-    PROCESSORS = 132,  /* least tiles of 256 rows: two for each pair of multiprocessors */
+    PROCESSORS = 132,  /* multiprocessors of an H100. A pair of them computes a tile of 256 rows;
+                          with fewer than two tiles for each pair, other kernels are faster */
     SHARED = 512,      /* least inner dim at which clusters of four blocks pay */
     LONGEST = 2048,    /* with a longer inner dim, cuBLASLt's product and a pass are faster */
     CACHED = 16 << 20, /* bytes of b that stay in the second-level cache */
-    BAND = 8
+    BAND = 8           /* tiles of columns that are computed for all rows before the next ones, if b
+                          is larger than CACHED */
 };
 
 static int64_t wide_of(const ts_cuda_matrix *c)
