@@ -430,6 +430,13 @@ TS_TEST(sums_at_few_places_of_a_line_equal_those_of_the_CPU, .loop = DTYPES - 1,
         assert_alike(ts_scatter_add(ts_to_device(x, device), dim, ts_to_device(index, device),
                                     ts_to_device(y, device)),
                      ts_scatter_add(x, dim, index, y), 0, 0, "scatter_add", dtype);
+        /* whole numbers, whose sums are exact in any order, from a source of any layout */
+        ts_tensor *both[2], *line = ts_randint(&few[dim], 1, 0, sizes[dim]);
+        draw_layout(few, ndim, dtype, device, &both);
+        x = drawn_values(sizes, ndim, dtype, true);
+        assert_alike(
+            ts_index_add(ts_to_device(x, device), dim, ts_to_device(line, device), both[1]),
+            ts_index_add(x, dim, line, both[0]), 0, 0, "index_add", dtype);
     }
 }
 
