@@ -13,13 +13,13 @@ namespace ts {
 struct axis {
     int map, in, out, kernel, stride, padding, dilation;
     bool padded, sum, corners;
-    double scale;
+    double scale, by_scale; /* by_scale: 1 / scale, or 0 */
 
     axis() = default;
     explicit axis(const ts_axis &a)
         : map(a.map), in((int)a.in), out((int)a.out), kernel((int)a.kernel), stride((int)a.stride),
           padding((int)a.padding), dilation((int)a.dilation), padded(a.padded), sum(a.sum),
-          corners(a.corners), scale(a.scale)
+          corners(a.corners), scale(a.scale), by_scale(a.scale != 0 ? 1 / a.scale : 0)
     {
     }
 
@@ -126,7 +126,7 @@ struct readers {
             last = (int)(((int64_t)(i + 1) * a.out - 1) / a.in);
             break;
         case TS_AXIS_NEAREST:
-            first = (int)min(max(i / a.scale - 2, 0.0), (double)a.out);
+            first = (int)min(max(i * a.by_scale - 2, 0.0), (double)a.out);
             while (first < a.out && taps(a, first).first < i)
                 first++;
             last = first - 1;
@@ -173,6 +173,8 @@ struct readers {
     /** Weight with which element o of the forward op's result reads element i; 0: not at all. */
     static __device__ __forceinline__ double weight(const axis &a, int i, int o)
     {
+        if (a.map == TS_AXIS_NEAREST)
+            return 1; /* every candidate reads element i */
         taps t(a, o);
         double w = 0;
         if (a.map != TS_AXIS_LINEAR && a.map != TS_AXIS_CUBIC)

@@ -251,8 +251,9 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /** Vectors of x, and of g for a gradient, that a thread of pixel_sums() loads before it adds the
- *  first. */
-template <int MODE> constexpr int pixels_ahead = MODE == RESULT ? 4 : 3;
+ *  first. With more, vectors of 8 channels and the numbers of a ReLU do not fit in registers. */
+template <int V, int MODE>
+constexpr int pixels_ahead = MODE == RESULT ? 4 : V == 8 && MODE & RELU ? 2 : 3;
 
 /** Pass 1, channels-last: block (vectors of channels of a set, split) of threads (columns, rows),
  * where a column is a vector of channels. The blocks of all splits move through the positions
@@ -265,11 +266,12 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 {
     using A = wide_t<T>;
     take_turn();
-    constexpr int AHEAD = pixels_ahead<MODE>, GIVEN = MODE & RELU ? 3 : MODE != RESULT ? 1 : 0;
+    constexpr int AHEAD = pixels_ahead<V, MODE>, GIVEN = MODE & RELU ? 3 : MODE != RESULT ? 1 : 0;
     int rows = (int)blockDim.y, columns = (int)blockDim.x, y = (int)threadIdx.y;
     int64_t blocks = (s.channels / V + columns - 1) / columns, set = blockIdx.x / blocks,
             first = (int64_t)blockIdx.x % blocks * columns * V, c = first + threadIdx.x * V,
-            turn = (int64_t)rows * AHEAD, all = s.positions, count = 0, own = 0;
+            turn = (int64_t)rows * AHEAD, all = s.positions, count = 0;
+    int own = 0; /* positions of this thread */
     sums<A, V, MODE> sum;
     if constexpr (GIVEN > 0) { /* a thread computes the numbers of one channel for its block */
         __shared__ alignas(16) A given[GIVEN][32 * V];
@@ -293,9 +295,6 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             }
         }
     }
-    int64_t later = (all + turn - 1) / turn - 1 - blockIdx.y; /* turns after the block's first */
-    if (later >= 0)
-        count = (later / s.splits + 1) * turn - (later % s.splits ? 0 : (turn - all % turn) % turn);
     if (c < s.channels) {
         using word = word_of<vec<T, V>>;
         const int64_t last = (set * all + all - 1) * s.channels + c, step = rows * s.channels;
@@ -332,6 +331,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                 add(at, 1 + (int)((uint32_t)(left - 1) / (uint32_t)rows));
         }
     }
+    int64_t later = (all + turn - 1) / turn - 1 - blockIdx.y; /* turns after the block's first */
+    if (later >= 0)
+        count = (later / s.splits + 1) * turn - (later % s.splits ? 0 : (turn - all % turn) % turn);
     part *to = parts + (set * s.channels + c) * s.splits + blockIdx.y;
     sum.put(c < s.channels ? to : nullptr, s.splits, count, own, columns, rows, (int)threadIdx.x,
             y);

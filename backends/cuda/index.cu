@@ -307,9 +307,11 @@ template <class T>
 static ts_status add_brief(ts_frame *f, const line_shape &lines, const ts_tensor *index, const T *x,
                            T *y)
 {
+    unsigned threads = lines.count < 1 << 16 ? 64 : 256; /* few lines: more multiprocessors */
     return on_device(f, [&](const call &c) {
-        lines_brief_kernel<T><<<(unsigned)((lines.count + 255) / 256), 256, 0, c.stream>>>(
-            lines, indices(f, index, c.device), x, y);
+        lines_brief_kernel<T>
+            <<<(unsigned)((lines.count + threads - 1) / threads), threads, 0, c.stream>>>(
+                lines, indices(f, index, c.device), x, y);
         return cudaPeekAtLastError();
     });
 }
@@ -334,8 +336,8 @@ enum {
 
 static ts_status index_add(ts_frame *f)
 {
-    const ts_tensor *self = f->args[0].t, *index = f->args[2].t, *src = f->args[3].t;
-    ts_tensor *out = f->rets[0].t;
+    const ts_tensor *self = f->args[0].t, *index = f->args[2].t;
+    ts_tensor *out = f->rets[0].t, *src = f->args[3].t;
     int dim = (int)ts_kernel_dim(f);
     int64_t n = ts_ndim(self) ? ts_size(self, dim) : 1;
     if (!ts_numel(out))
@@ -371,6 +373,8 @@ static ts_status index_add(ts_frame *f)
             else
                 return TS_OK;
         });
+    if (!(src = ts_contiguous(src)))
+        return ts_error_code();
     return add_rows(f, {ts_numel(self) / n / inner, ts_numel(index), inner, n}, index, src, -1,
                     false);
 }
@@ -550,20 +554,16 @@ static ts_status scatter_add(ts_frame *f)
 }
 
 /** Calls a kernel of (self, dim, index, src) with a contiguous self, index and result. A self with
- * other strides is copied to the result, as for a call in place. PACK: src becomes contiguous too.
- */
-template <ts_status KERNEL(ts_frame *), bool PACK = false>
-static ts_status on_packed(ts_frame *f)
+ * other strides is copied to the result, as for a call in place. */
+template <ts_status KERNEL(ts_frame *)> static ts_status on_packed(ts_frame *f)
 {
     TS_SCOPE;
     ts_frame inner = *f;
     ts_value args[] = {f->args[0], f->args[1], f->args[2], f->args[3]}, made = f->rets[0];
     const ts_tensor *self = args[0].t;
     args[2].t = ts_contiguous(args[2].t);
-    if (PACK)
-        args[3].t = ts_contiguous(args[3].t);
     made.t = destination_for(made.t);
-    if (!args[2].t || (PACK && !args[3].t) || !made.t)
+    if (!args[2].t || !made.t)
         return ts_error_code();
     if (!ts_is_contiguous(self)) {
         args[0].t = made.t;
@@ -581,7 +581,7 @@ TS_CUDA_FAMILY(index,
     {"embedding", embedding, 0, false},
     {"embedding_backward", embedding_backward, numbers, false},
     {"index_select", index_select, 0, false, false, true},
-    {"index_add", on_packed<index_add, true>, numbers, true},
+    {"index_add", on_packed<index_add>, numbers, true},
     {"gather", gather, 0, true},
     {"scatter", on_packed<scatter>, 0, true},
     {"scatter_add", on_packed<scatter_add>, numbers, true},

@@ -365,6 +365,106 @@ __global__ void __launch_bounds__(256)
     out[target] = narrow<T>(sum);
 }
 
+/** Loads LINE_LEAST elements of a line from element `first` on, and their targets; -1: no element.
+ * All loads come before the checks of the indices, so that they overlap. */
+template <class T>
+__device__ __forceinline__ void lines_fetch(const line_shape &l, const line_at &at,
+                                            const indices &index, const T *src, uint32_t first,
+                                            int32_t (&to)[LINE_LEAST], T (&x)[LINE_LEAST])
+{
+    int64_t raw[LINE_LEAST];
+#pragma unroll
+    for (int i = 0; i < LINE_LEAST; i++) {
+        uint32_t k = first + i;
+        raw[i] = k < l.length ? index.at(at.index + k * l.along_index) : 0;
+        x[i] = k < l.length ? src[at.src + k * l.along_src] : T{};
+    }
+#pragma unroll
+    for (int i = 0; i < LINE_LEAST; i++) {
+        bool some = raw[i] >= 0 && raw[i] < l.n;
+        to[i] = some && first + i < l.length ? (int32_t)raw[i] : -1;
+        if (!some)
+            index.out.wrong_index(raw[i], l.n, at.index + (first + i) * l.along_index);
+    }
+}
+
+/** Adds the elements of a line of up to LINE_LEAST indices; see lines_brief_kernel(). */
+template <class T>
+__device__ __forceinline__ void lines_add_least(const line_shape &l, const line_at &at,
+                                                const indices &index, const T *src, T *out)
+{
+    int32_t to[LINE_LEAST];
+    T x[LINE_LEAST], old[LINE_LEAST];
+    lines_fetch(l, at, index, src, 0, to, x);
+#pragma unroll
+    for (int k = 0; k < LINE_LEAST; k++)
+        old[k] = to[k] >= 0 ? out[at.self + to[k] * l.along_self] : T{};
+#pragma unroll
+    for (int k = 0; k < LINE_LEAST; k++) {
+        if (to[k] < 0)
+            continue;
+        wide_t<T> sum = widen(old[k]);
+#pragma unroll
+        for (int i = k; i < LINE_LEAST; i++)
+            if (to[i] == to[k]) {
+                sum += widen(x[i]);
+                to[i] = i > k ? -1 : to[i];
+            }
+        out[at.self + to[k] * l.along_self] = narrow<T>(sum);
+    }
+}
+
+/** For elements `first` to first + LINE_LEAST - 1 of a line: adds all elements of the line with the
+ * same target, unless the target occurs before them. */
+template <class T>
+__device__ __forceinline__ void lines_add_once(const line_shape &l, const line_at &at,
+                                               const indices &index, const T *src, T *out,
+                                               uint32_t first)
+{
+    int32_t to[LINE_LEAST], others[LINE_LEAST];
+    T x[LINE_LEAST];
+    wide_t<T> sum[LINE_LEAST];
+    lines_fetch(l, at, index, src, first, to, x);
+    for (uint32_t before = 0; before < first; before += LINE_LEAST) {
+        T unused[LINE_LEAST];
+        lines_fetch(l, at, index, src, before, others, unused);
+#pragma unroll
+        for (int k = 0; k < LINE_LEAST; k++)
+#pragma unroll
+            for (int i = 0; i < LINE_LEAST; i++)
+                to[k] = others[i] == to[k] ? -1 : to[k];
+    }
+    bool any = false;
+#pragma unroll
+    for (int k = 0; k < LINE_LEAST; k++) {
+        any = any || to[k] >= 0;
+        sum[k] = to[k] >= 0 ? widen(out[at.self + to[k] * l.along_self]) : 0;
+    }
+    if (!any)
+        return;
+#pragma unroll
+    for (int k = 0; k < LINE_LEAST; k++)
+#pragma unroll
+        for (int i = k; i < LINE_LEAST; i++)
+            if (to[k] >= 0 && to[i] == to[k]) {
+                sum[k] += widen(x[i]);
+                to[i] = i > k ? -1 : to[i];
+            }
+    for (uint32_t after = first + LINE_LEAST; after < l.length; after += LINE_LEAST) {
+        lines_fetch(l, at, index, src, after, others, x);
+#pragma unroll
+        for (int k = 0; k < LINE_LEAST; k++)
+#pragma unroll
+            for (int i = 0; i < LINE_LEAST; i++)
+                if (to[k] >= 0 && others[i] == to[k])
+                    sum[k] += widen(x[i]);
+    }
+#pragma unroll
+    for (int k = 0; k < LINE_LEAST; k++)
+        if (to[k] >= 0)
+            out[at.self + to[k] * l.along_self] = narrow<T>(sum[k]);
+}
+
 /** A thread adds the few elements of a line to out, which already holds self, one after another in
  * T. If T is a half, elements with the same target are added in f32 and the sum is rounded once. */
 template <class T>
@@ -375,41 +475,41 @@ __global__ void __launch_bounds__(256)
     if (line >= l.count)
         return;
     line_at at(l, line);
-    auto place_of = [&](uint32_t k) { return index.checked(at.index + k * l.along_index, l.n); };
+    if (l.length <= LINE_LEAST) {
+        lines_add_least(l, at, index, src, out);
+        return;
+    }
     if (!std::is_same_v<T, wide_t<T>> && l.n < l.length) { /* target by target */
         for (uint32_t j = 0; j < l.n; j++) {
             T *target = &out[at.self + j * l.along_self];
             wide_t<T> sum = widen(*target);
             bool any = false;
-#pragma unroll 4
-            for (uint32_t k = 0; k < l.length; k++)
-                if (place_of(k) == j) {
-                    sum += widen(src[at.src + k * l.along_src]);
-                    any = true;
-                }
+            for (uint32_t first = 0; first < l.length; first += LINE_LEAST) {
+                int32_t to[LINE_LEAST];
+                T x[LINE_LEAST];
+                lines_fetch(l, at, index, src, first, to, x);
+#pragma unroll
+                for (int i = 0; i < LINE_LEAST; i++)
+                    if (to[i] == (int32_t)j) {
+                        sum += widen(x[i]);
+                        any = true;
+                    }
+            }
             if (any)
                 *target = narrow<T>(sum);
         }
         return;
     }
+    if constexpr (std::is_same_v<T, wide_t<T>>) {
 #pragma unroll 4
-    for (uint32_t k = 0; k < l.length; k++) {
-        int64_t to = place_of(k);
-        T *target = &out[at.self + to * l.along_self];
-        bool first = to >= 0;
-        uint32_t end = k + 1;
-        if constexpr (!std::is_same_v<T, wide_t<T>>) {
-            for (uint32_t i = 0; i < k; i++)
-                first = first && place_of(i) != to;
-            end = l.length;
+        for (uint32_t k = 0; k < l.length; k++) {
+            int64_t to = index.checked(at.index + k * l.along_index, l.n);
+            if (to >= 0)
+                out[at.self + to * l.along_self] += src[at.src + k * l.along_src];
         }
-        if (!first)
-            continue;
-        wide_t<T> sum = widen(*target);
-        for (uint32_t i = k; i < end; i++)
-            if (i == k || place_of(i) == to)
-                sum += widen(src[at.src + i * l.along_src]);
-        *target = narrow<T>(sum);
+    } else {
+        for (uint32_t first = 0; first < l.length; first += LINE_LEAST)
+            lines_add_once(l, at, index, src, out, first);
     }
 }
 

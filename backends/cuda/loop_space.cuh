@@ -5,9 +5,9 @@
 #define TS_CUDA_LOOP_SPACE_CUH
 
 #include <string.h>
-#include <utility>
 
 #include "backends/cuda/fuse/describe.cuh"
+#include "backends/cuda/loop_tiles.cuh"
 #include "backends/cuda/runtime/launch.h"
 
 namespace ts {
@@ -24,14 +24,16 @@ enum loop_walk : uint8_t {
     walk_flat,  /* LOOP_RUN consecutive elements in the order of the space; the result is contiguous
                    in this order */
     walk_runs,  /* a run: up to LOOP_RUN consecutive elements along dim 0 */
-    walk_tiles  /* a run; a block's runs form a tile of dims 0 and 1, because an operand is
-                   contiguous along dim 1 */
+    walk_tiles, /* a run; a block's runs form a tile, because an operand is contiguous along another
+                   dim. A tile's rows are along dim 0, its columns along dims 1 to `end` - 1 */
+    walk_folds  /* LOOP_RUN consecutive elements in the order of dims 0 to `inner` - 1, which are
+                   the rows of a tile; its columns are along the dims up to `end` - 1 */
 };
 
 /** A kernel's iteration space, innermost dim first; operand 0 is the result. Along dim 0, sizes
  * count accesses and strides are in bytes per access; with walk_runs and walk_tiles and in
  * loop_rows.cuh, sizes[0] is the number of runs per row and strides[k][0] the bytes per element.
- * Other dims count indices. */
+ * Other dims count indices. The size of the last dim is not stored. */
 template <int OPERANDS> struct loop_space {
     uint32_t accesses; /* number of accesses of V elements, or of runs */
     uint32_t tail;     /* elements after the last access; 0 unless ndim is 1 */
@@ -49,16 +51,14 @@ template <int OPERANDS> struct loop_space {
                          multiples of a run's elements, so a row's first run may be partial */
     uint8_t item;     /* log2 of the bytes of the result's elements */
     uint8_t lanes;    /* log2 of the runs of a tile along dim 0 */
-    uint32_t row;     /* elements along dim 0 */
-    uint32_t beside;  /* elements along dim 1, for tiles */
-    divisor tiles[2]; /* numbers of tiles along dims 0 and 1 */
-};
-
-enum {
-    LOOP_THREADS = 256,
-    LOOP_RUN = 4, /* elements per thread in kernels of single elements; other kernels make one
-                    16-byte access per thread: with more loads in flight, memory is 5 % slower */
-    ROW_RUN = 8     /* elements per thread in the kernels of loop_rows.cuh */
+    bool joined;      /* consecutive elements are contiguous in the result: in the order of the
+                         space, or with walk_folds within a row */
+    uint32_t row;     /* elements along dim 0, or of a row of all tiles */
+    /* for tiles: */
+    uint8_t inner, end; /* dims of the rows; dims of rows and columns */
+    uint32_t runs;      /* runs of a row */
+    uint32_t beside;    /* elements of a column */
+    divisor tiles[2];   /* numbers of tiles along the rows and the columns */
 };
 
 /** True if a functor reports bad elements (index.cuh), so that it must not be applied to elements
@@ -66,15 +66,15 @@ enum {
 template <class F>
 constexpr bool loop_reports = requires(F fn) { fn.out; };
 
-/** i: M positions in the order of the space, counted over dims d and above; overwritten. Adds to
+/** i: M positions in the order of the space, counted over dims d to end - 1; overwritten. Adds to
  * offset[u][k] the bytes of operand k from the space's first element to position i[u]. O: int64_t,
  * or uint32_t, which may wrap. */
 template <class O, int M, int N>
-__device__ __forceinline__ void loop_offsets(const loop_space<N> &s, int d, uint32_t (&i)[M],
-                                             O (*offset)[N])
+__device__ __forceinline__ void loop_offsets(const loop_space<N> &s, int d, int end,
+                                             uint32_t (&i)[M], O (*offset)[N])
 {
 #pragma unroll 1
-    for (; d < s.ndim - 1; d++) {
+    for (; d < end - 1; d++) {
         divisor by = s.sizes[d];
 #pragma unroll
         for (int u = 0; u < M; u++) {
@@ -85,7 +85,7 @@ __device__ __forceinline__ void loop_offsets(const loop_space<N> &s, int d, uint
             i[u] = q;
         }
     }
-    if (d < s.ndim)
+    if (d < end)
 #pragma unroll
         for (int u = 0; u < M; u++)
 #pragma unroll
@@ -93,11 +93,17 @@ __device__ __forceinline__ void loop_offsets(const loop_space<N> &s, int d, uint
                 offset[u][k] += (O)(int32_t)i[u] * s.strides[k][d];
 }
 template <class O, int N>
-__device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, uint32_t i,
+__device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, int end, uint32_t i,
                                             O (&offset)[N])
 {
     uint32_t only[1] = {i};
-    loop_offsets(s, d, only, &offset);
+    loop_offsets(s, d, end, only, &offset);
+}
+template <class O, int N>
+__device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, uint32_t i,
+                                            O (&offset)[N])
+{
+    loop_offset(s, d, s.ndim, i, offset);
 }
 
 /** A thread's elements in a kernel of single elements. */
@@ -107,29 +113,41 @@ template <int N> struct loop_elements {
     bool run;                    /* consecutive along dim 0 */
 
     __device__ __forceinline__ explicit loop_elements(const loop_space<N> &s)
-        : some(0), run(s.walk >= walk_runs)
+        : some(0), run(s.walk == walk_runs || s.walk == walk_tiles)
     {
-        if (!run) {
-            bool flat = s.walk == walk_flat;
-            uint32_t each = flat ? LOOP_RUN : 1, step = flat ? 1 : LOOP_THREADS,
-                     i = blockIdx.x * (LOOP_THREADS * LOOP_RUN) + threadIdx.x * each;
-            uint32_t at[LOOP_RUN];
-#pragma unroll
-            for (int u = 0; u < LOOP_RUN; u++) {
-                at[u] = i + u * step;
-                some |= (uint32_t)(at[u] < s.accesses) << u;
-#pragma unroll
-                for (int k = 0; k < N; k++)
-                    offset[u][k] = 0;
-            }
-            loop_offsets(s, 0, at, offset);
-            return;
-        }
         uint32_t(&first)[N] = offset[0];
+        uint32_t of_row = 0;
 #pragma unroll
         for (int k = 0; k < N; k++)
             first[k] = 0;
-        uint32_t of_row;
+        if (s.walk >= walk_tiles) {
+            uint32_t q = s.tiles[0].of(blockIdx.x), rest = s.tiles[1].of(q),
+                     at = (q - rest * s.tiles[1].d) * (LOOP_THREADS >> s.lanes) +
+                          (threadIdx.x >> s.lanes);
+            of_row = ((blockIdx.x - q * s.tiles[0].d) << s.lanes) +
+                     (threadIdx.x & ((1u << s.lanes) - 1));
+            if (of_row >= s.runs || at >= s.beside)
+                return;
+            loop_offset(s, s.inner, s.end, at, first);
+            loop_offset(s, s.end, rest, first);
+        }
+        if (!run) {
+            bool apart = s.walk == walk_apart, folds = s.walk == walk_folds;
+            uint32_t each = apart ? 1 : LOOP_RUN, step = apart ? LOOP_THREADS : 1,
+                     i = folds ? of_row * LOOP_RUN
+                               : blockIdx.x * (LOOP_THREADS * LOOP_RUN) + threadIdx.x * each,
+                     most = folds ? s.row : s.accesses, at[LOOP_RUN];
+#pragma unroll
+            for (int u = 0; u < LOOP_RUN; u++) {
+                at[u] = i + u * step;
+                some |= (uint32_t)(at[u] < most) << u;
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    offset[u][k] = first[k];
+            }
+            loop_offsets(s, 0, folds ? s.inner : s.ndim, at, offset);
+            return;
+        }
         if (s.walk == walk_runs) {
             uint32_t i = blockIdx.x * LOOP_THREADS + threadIdx.x;
             if (i >= s.accesses)
@@ -140,18 +158,6 @@ template <int N> struct loop_elements {
                 of_row = i - rest * s.sizes[0].d;
                 loop_offset(s, 1, rest, first);
             }
-        } else {
-            uint32_t q = s.tiles[0].of(blockIdx.x), rest = s.tiles[1].of(q);
-            of_row = ((blockIdx.x - q * s.tiles[0].d) << s.lanes) +
-                     (threadIdx.x & ((1u << s.lanes) - 1));
-            uint32_t at = (q - rest * s.tiles[1].d) * (LOOP_THREADS >> s.lanes) +
-                          (threadIdx.x >> s.lanes);
-            if (of_row >= s.sizes[0].d || at >= s.beside)
-                return;
-#pragma unroll
-            for (int k = 0; k < N; k++)
-                first[k] = at * (uint32_t)s.strides[k][1];
-            loop_offset(s, 2, rest, first);
         }
         uint32_t element = (uint32_t)((uintptr_t)(s.data[0] + first[0]) >> s.item),
                  head = s.heads ? element % LOOP_RUN : 0;
@@ -190,7 +196,7 @@ template <int N> struct loop_elements {
     __device__ __forceinline__ void store(const loop_space<N> &s, const W (&x)[LOOP_RUN]) const
     {
         W *to = reinterpret_cast<W *>(at(s, 0, 0));
-        bool together = s.walk == walk_flat ? some == (1u << LOOP_RUN) - 1 : is_whole<W>(s, 0);
+        bool together = run ? is_whole<W>(s, 0) : s.joined && some == (1u << LOOP_RUN) - 1;
         if (together && is_aligned(to)) {
             vectors<W> v;
             memcpy(&v, x, sizeof v);
@@ -234,6 +240,7 @@ template <int N> struct loop_launcher {
     loop_space<N> *space;
     int width;          /* elements of an access: a power of 2 */
     bool rows;          /* `kernel` is one of loop_rows.cuh */
+    loop_tiling tiling; /* of a kernel of single elements */
     int item[N];        /* bytes of an element of each operand */
     bool wide[N];       /* parameter `wide` of number() */
     /* Stores the bits of a host operand in *number: loop_number() or any_number(). */
@@ -262,14 +269,6 @@ __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_spa
     return accesses;
 }
 
-/** True if a 32-byte sector of operand o holds several elements along dim d, and more than along
- * dim 0, so that threads should read along dim d. */
-inline bool loop_lies_along(const ts_operand &o, int d)
-{
-    return !o.host && o.strides[d] > 0 && o.strides[d] <= 16 && o.strides[0] > o.strides[d] &&
-           o.strides[0] >= (o.strides[d] < 4 ? 16 : 8);
-}
-
 /** Sets s.heads, s.item and s.row for runs of `run` elements of a result of `item` bytes, and
  * returns the number of runs per row. */
 template <int N>
@@ -286,38 +285,41 @@ int64_t loop_runs(loop_space<N> &s, const ts_space &space, int64_t row, int item
     return (row + run - 1 + (s.heads ? run - 1 : 0)) / run;
 }
 
-/** Sets s.walk and the fields that it needs, for a kernel of single elements. accesses: number of
- * elements; row: elements along dim 0; beside: elements along dim 1, or 1. Returns the number of
- * blocks. */
+/** Sets s.walk and the fields that it needs, for a kernel of single elements. sizes: of all dims;
+ * accesses: their product. Returns the number of blocks. */
 template <int N>
 __attribute__((noinline)) int64_t loop_walk_of(loop_space<N> &s, const ts_space &space,
-                                               int64_t row, int64_t beside, int64_t accesses,
-                                               const int (&item)[N])
+                                               const int64_t *sizes, int64_t accesses,
+                                               const int (&item)[N], loop_tiling tiling)
 {
     const ts_operand &to = space.operand[0];
-    int64_t rows = row ? accesses / row : 0;
-    bool across = false, array = to.strides[0] == item[0], dense = array;
+    int64_t row = sizes[0], rows = row ? accesses / row : 0;
+    bool array = to.strides[0] == item[0], dense = array;
+    if (tiling.inner && row) {
+        int64_t beside = 1, runs = loop_runs(s, space, row, item[0], LOOP_RUN);
+        for (int d = 1; d < tiling.inner; d++) {
+            dense = dense && to.strides[d] == to.strides[d - 1] * sizes[d - 1];
+            row *= sizes[d];
+        }
+        for (int d = tiling.inner; d < tiling.end; d++)
+            beside *= sizes[d];
+        bool folds = tiling.inner > 1;
+        s.walk = folds ? walk_folds : walk_tiles;
+        s.joined = dense;
+        s.inner = (uint8_t)tiling.inner;
+        s.end = (uint8_t)tiling.end;
+        s.row = (uint32_t)row;
+        s.runs = (uint32_t)(runs = folds ? (row + LOOP_RUN - 1) / LOOP_RUN : runs);
+        s.beside = (uint32_t)beside;
+        loop_tile tile(runs, beside);
+        s.lanes = (uint8_t)tile.lanes;
+        s.tiles[0] = divisor((uint32_t)tile.along);
+        s.tiles[1] = divisor((uint32_t)tile.up);
+        return tile.along * tile.up * (accesses / (row * beside));
+    }
     int64_t runs = loop_runs(s, space, row, item[0], LOOP_RUN);
     for (int d = 1; d < space.ndim; d++)
-        dense = dense && to.strides[d] == to.strides[d - 1] * (d > 1 ? space.sizes[d - 1] : row);
-    for (int k = 1; k < N && space.ndim > 1; k++)
-        across = across || loop_lies_along(space.operand[k], 1);
-    if (across && row >= 2 * LOOP_RUN) {
-        int lanes = 0; /* a tile is 32 high, or as dim 1 if that is shorter */
-        while (1 << lanes < runs && (lanes < 3 || LOOP_THREADS >> lanes >= 2 * beside))
-            lanes++;
-        s.lanes = (uint8_t)lanes;
-        int64_t high = LOOP_THREADS >> lanes, along = (runs + (1 << lanes) - 1) >> lanes,
-                up = (beside + high - 1) / high;
-        if (along * up * LOOP_THREADS * LOOP_RUN <= 3 * row * beside) {
-            s.walk = walk_tiles;
-            s.beside = (uint32_t)beside;
-            s.sizes[0] = divisor((uint32_t)runs);
-            s.tiles[0] = divisor((uint32_t)along);
-            s.tiles[1] = divisor((uint32_t)up);
-            return along * up * (rows / beside);
-        }
-    }
+        dense = dense && to.strides[d] == to.strides[d - 1] * sizes[d - 1];
     /* walk_runs if at least three quarters of the elements of the runs exist, or half if the
        alternative is walk_apart. Elements of 8 bytes are as fast without vectors. */
     dense = dense && item[0] < 8;
@@ -328,6 +330,7 @@ __attribute__((noinline)) int64_t loop_walk_of(loop_space<N> &s, const ts_space 
         return (runs * rows + LOOP_THREADS - 1) / LOOP_THREADS;
     }
     s.walk = dense ? walk_flat : walk_apart;
+    s.joined = dense;
     return (accesses + LOOP_THREADS * LOOP_RUN - 1) / (LOOP_THREADS * LOOP_RUN);
 }
 
@@ -369,11 +372,14 @@ ts_cuda_grid loop_launcher<N>::fill(const ts_frame *f, const ts_space &of, int64
         accesses = accesses / row * runs;
         s.accesses = (uint32_t)accesses;
     }
-    if (width > 1 || rows)
+    if (width > 1 || rows) {
         blocks = (accesses + LOOP_THREADS - 1) / LOOP_THREADS;
-    else
-        blocks = loop_walk_of(s, of, row, last == 1 ? size : of.ndim > 1 ? of.sizes[1] : 1,
-                              accesses, item);
+    } else {
+        int64_t sizes[TS_MAX_DIMS];
+        memcpy(sizes, of.sizes, sizeof *sizes * (size_t)of.ndim);
+        sizes[last] = size;
+        blocks = loop_walk_of(s, of, sizes, accesses, item, tiling);
+    }
     return {dim3((unsigned)(blocks ? blocks : 1)), dim3(LOOP_THREADS), 0, 1};
 }
 
@@ -455,22 +461,6 @@ inline int loop_long_dim(const ts_space &space)
     return -1;
 }
 
-/** The space with dims ordered for a kernel of single elements: if an operand lies along a dim
- * above 1 (loop_lies_along()), that dim becomes dim 1. */
-template <int N> ts_space loop_ordered(const ts_space &space)
-{
-    ts_space order = space;
-    for (int d = 1; d < space.ndim; d++)
-        for (int k = 1; k < N; k++)
-            if (loop_lies_along(space.operand[k], d) && space.sizes[d] >= 2 * LOOP_RUN) {
-                std::swap(order.sizes[1], order.sizes[d]);
-                for (int m = 0; m < N; m++)
-                    std::swap(order.operand[m].strides[1], order.operand[m].strides[d]);
-                return order;
-            }
-    return order;
-}
-
 /** Launches a kernel over a space, in parts along the outermost dim with fewer than 2^31 accesses
  * each. If a dim has a byte stride above INT32_MAX, or one index of the outermost dim has too many
  * accesses, each index of that dim is launched separately. Kernels of single elements, whose
@@ -508,6 +498,8 @@ __attribute__((noinline)) ts_status loop_parts(ts_frame *f, const ts_space &spac
     }
     if (__builtin_expect(each >= 0, 0)) {
         ts_space part = space;
+        loop_launcher<N> fewer = to;
+        fewer.tiling = {}; /* the parts lack a dim */
         int64_t size = space.sizes[each];
         part.numel /= size;
         part.ndim = last > 0 ? last : 1;
@@ -520,7 +512,7 @@ __attribute__((noinline)) ts_status loop_parts(ts_frame *f, const ts_space &spac
                 part.operand[k].strides[d] = space.operand[k].strides[d + 1];
         }
         for (int64_t i = 0; i < size; i++) {
-            TS_CUDA_TRY(loop_parts(f, part, stream, to));
+            TS_CUDA_TRY(loop_parts(f, part, stream, fewer));
             for (int k = 0; k < space.operands; k++)
                 if (!space.operand[k].host)
                     part.operand[k].data =

@@ -224,11 +224,12 @@ __attribute__((noinline)) ts_status loop_typed(ts_frame *f, const ts_space &spac
     loop_space<N> s;
     bool rows = width == 1 && kernels.rows && loop_has_rows(space, kernels.types.item);
     loop_launcher<N> to = {width > 1 ? kernels.wide : rows ? kernels.rows : kernels.single, fn, &s,
-                           width, rows};
+                           width, rows, {}};
     memcpy(to.item, kernels.types.item, sizeof to.item);
     memcpy(to.wide, kernels.types.wide, sizeof to.wide);
     to.number = loop_number;
-    return loop_parts(f, width > 1 || rows ? space : loop_ordered<N>(space), c.stream, to);
+    return loop_parts(f, width > 1 || rows ? space : loop_ordered<N>(space, &to.tiling), c.stream,
+                      to);
 }
 
 template <class F, class R, class... T> constexpr const void *loop_rows_of()
@@ -289,7 +290,7 @@ __attribute__((noinline)) ts_status any_run(ts_frame *f, const ts_space &space,
     to.rows = kernels.rows && loop_has_rows(space, to.item);
     if (to.rows)
         to.kernel = kernels.rows;
-    return loop_parts(f, to.rows ? space : loop_ordered<N>(space), c.stream, to);
+    return loop_parts(f, to.rows ? space : loop_ordered<N>(space, &to.tiling), c.stream, to);
 }
 
 /** Runs the functor at `fn`; kernels NULL: returns TS_ERR_DTYPE. Accesses are wide if the operands

@@ -6,8 +6,8 @@
 // SPDX-License-Identifier: MIT
 #include <math.h>
 
+#include "backends/cuda/dropout.cuh"
 #include "backends/cuda/fuse/describe.cuh"
-#include "backends/cuda/dropout_fn.cuh"
 #include "backends/cuda/index.cuh"
 #include "backends/cuda/sampling.cuh"
 #include "backends/cuda/units.cuh"
@@ -346,134 +346,6 @@ static ts_status bernoulli(ts_frame *f)
 }
 
 /* ------------------------------------------------------------------------------- dropout ---- */
-
-struct dropped {
-    static constexpr int elements = 4;
-    static constexpr bool reads = true;
-    fn::dropout_fn fn;
-    template <class R>
-    __device__ __forceinline__ void of(const philox_block &b, const R *x, R *y, int64_t) const
-    {
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            y[e] = narrow<R>(fn(b.w[e], widen(x[e])));
-    }
-};
-
-/** Dropout for any strides: whole blocks of words per thread; element numbers are in row-major
- * order. runs: a thread's elements are 16-byte vectors on both sides. */
-template <class T, class I>
-static __global__ void __launch_bounds__(DRAW_THREADS)
-    dropout_strided_kernel(const __grid_constant__ walk<I, 2> space, I n, T *to, const T *from,
-                           fn::dropout_fn fn, ts_rng_state rng, bool runs)
-{
-    constexpr int E = draw_count<dropped, T>, WIDE = E / vec16<T>;
-    I group = (I)blockIdx.x * DRAW_THREADS + threadIdx.x, first = group * E;
-    if (first >= n)
-        return;
-    int64_t at[E][2];
-    alignas(16) T x[E], y[E];
-    if (runs) {
-        space.at(first, at[0]);
-#pragma unroll
-        for (int v = 0; v < WIDE; v++)
-            reinterpret_cast<uint4 *>(x)[v] = reinterpret_cast<const uint4 *>(from + at[0][1])[v];
-    } else {
-#pragma unroll
-        for (int e = 0; e < E; e++)
-            if (first + e < n) {
-                space.at(first + e, at[e]);
-                x[e] = from[at[e][1]];
-            }
-    }
-#pragma unroll
-    for (int b = 0; b < E / 4; b++)
-        dropped{fn}.of(philox_block(rng.seed, rng.offset + group * (E / 4) + b), x + 4 * b,
-                       y + 4 * b, 0);
-    if (runs) {
-#pragma unroll
-        for (int v = 0; v < WIDE; v++)
-            reinterpret_cast<uint4 *>(to + at[0][0])[v] = reinterpret_cast<uint4 *>(y)[v];
-        return;
-    }
-#pragma unroll
-    for (int e = 0; e < E; e++)
-        if (first + e < n)
-            to[at[e][0]] = y[e];
-}
-
-/** Dropout in the order of memory, for a result whose last dim does not have the smallest stride.
- * The third offset of `space` is an element's number in row-major order. */
-template <class T, class I>
-static __global__ void __launch_bounds__(DRAW_THREADS)
-    dropout_permuted_kernel(const __grid_constant__ walk<I, 3> space, I n, T *to, const T *from,
-                            fn::dropout_fn fn, ts_rng_state rng)
-{
-    constexpr int E = draw_count<dropped, T>;
-    I first = (I)blockIdx.x * (DRAW_THREADS * E) + threadIdx.x;
-    int64_t at[E][3];
-    T x[E];
-#pragma unroll
-    for (int e = 0; e < E; e++)
-        if (first + e * DRAW_THREADS < n) {
-            space.at(first + e * DRAW_THREADS, at[e]);
-            x[e] = from[at[e][1]];
-        }
-#pragma unroll
-    for (int e = 0; e < E; e++)
-        if (first + e * DRAW_THREADS < n) {
-            philox_block b(rng.seed, rng.offset + at[e][2] / 4);
-            uint32_t low = at[e][2] & 1 ? b.w[1] : b.w[0], high = at[e][2] & 1 ? b.w[3] : b.w[2];
-            to[at[e][0]] = narrow<T>(fn(at[e][2] & 2 ? high : low, widen(x[e])));
-        }
-}
-
-/** Launches one of them; strides of a space are in bytes, innermost dim first. */
-template <class T>
-static cudaError_t dropout_strided(const ts_space &s, fn::dropout_fn fn, ts_rng_state rng,
-                                   cudaStream_t stream)
-{
-    constexpr int64_t E = draw_count<dropped, T>, share = DRAW_THREADS * E;
-    const unsigned blocks = (unsigned)((s.numel + share - 1) / share);
-    int dims[TS_MAX_DIMS]; /* outermost first: row-major, or by stride in the result */
-    bool permuted = false, runs = s.sizes[0] % E == 0;
-    for (int d = 1; d < s.ndim; d++)
-        permuted = permuted || s.operand[0].strides[d] < s.operand[0].strides[0];
-    for (int i = 0; i < s.ndim; i++) {
-        int d = s.ndim - 1 - i, at = i;
-        for (; permuted && at && s.operand[0].strides[dims[at - 1]] < s.operand[0].strides[d]; at--)
-            dims[at] = dims[at - 1];
-        dims[at] = d;
-    }
-    int64_t sizes[TS_MAX_DIMS], strides[3][TS_MAX_DIMS], number[TS_MAX_DIMS] = {1};
-    for (int d = 1; d < s.ndim; d++)
-        number[d] = number[d - 1] * s.sizes[d - 1];
-    for (int i = 0; i < s.ndim; i++) {
-        sizes[i] = s.sizes[dims[i]];
-        for (int k = 0; k < 2; k++)
-            strides[k][i] = s.operand[k].strides[dims[i]] / (int64_t)sizeof(T);
-        strides[2][i] = number[dims[i]];
-    }
-    for (int k = 0; k < 2; k++) {
-        runs = runs && s.operand[k].strides[0] == sizeof(T) &&
-               (uintptr_t)s.operand[k].data % 16 == 0;
-        for (int d = 1; d < s.ndim; d++)
-            runs = runs && s.operand[k].strides[d] % 16 == 0;
-    }
-    T *to = (T *)s.operand[0].data;
-    const T *from = (const T *)s.operand[1].data;
-    return with_numbers(s.numel, [&]<class I>() {
-        if (permuted)
-            dropout_permuted_kernel<T, I><<<blocks, DRAW_THREADS, 0, stream>>>(
-                walk<I, 3>(sizes, s.ndim, {strides[0], strides[1], strides[2]}), (I)s.numel, to,
-                from, fn, rng);
-        else
-            dropout_strided_kernel<T, I><<<blocks, DRAW_THREADS, 0, stream>>>(
-                walk<I, 2>(sizes, s.ndim, {strides[0], strides[1]}), (I)s.numel, to, from, fn, rng,
-                runs);
-        return cudaPeekAtLastError();
-    });
-}
 
 static ts_status drop(ts_frame *f, ts_rng_state rng)
 {

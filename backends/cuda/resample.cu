@@ -15,7 +15,7 @@ using namespace ts;
 
 namespace {
 
-enum { THREADS = 256, PLANES = 8 };
+enum { THREADS = 256, PLANES = 8, CHANNELS = 4 };
 
 /** A decoded call. Elements are (plane, position) or, in channels-last, (sample, position,
  * channel). */
@@ -74,21 +74,38 @@ __device__ __forceinline__ void resample_position(const geometry &c, const T *x,
                 continue;
             const T *row = x + ((int64_t)di * c.have[1] + hi) * c.have[2] * pixel;
             hw *= dw * c.factor;
-            for (int k = 0; k < width.count(); k++) {
-                if (!width.get(k, wi, ww))
-                    continue;
-                A weight = (A)(hw * ww);
+            auto vector_at = [&](int column, int n, A(&xs)[V]) {
+                unpack<T, V>(*reinterpret_cast<const vec<T, V> *>(row + column * pixel +
+                                                                  n * from_step), xs);
+            };
+            auto add = [&](int column, A weight) {
+                A xs[N][V];
+                /* Loads without conditions overlap, so vectors that do not exist are read as the
+                   first one; their sums are not stored. N = PLANES has no registers for it. */
 #pragma unroll
                 for (int n = 0; n < N; n++)
-                    if (n < count) {
-                        A xs[V];
-                        unpack<T, V>(*reinterpret_cast<const vec<T, V> *>(row + wi * pixel +
-                                                                          n * from_step), xs);
+                    if (N != PLANES)
+                        vector_at(column, n < count ? n : 0, xs[n]);
 #pragma unroll
-                        for (int v = 0; v < V; v++)
-                            sum[n][v] += weight * xs[v];
-                    }
+                for (int n = 0; n < N; n++) {
+                    if (N == PLANES && n >= count)
+                        continue;
+                    if (N == PLANES)
+                        vector_at(column, n, xs[n]);
+#pragma unroll
+                    for (int v = 0; v < V; v++)
+                        sum[n][v] += weight * xs[n][v];
+                }
+            };
+            if (TRANSPOSED && c.a[2].map == TS_AXIS_NEAREST) { /* adjacent columns, weights 1 */
+#pragma unroll 2
+                for (int k = 0; k < width.count(); k++)
+                    add(width.list.first + k, (A)hw);
+                continue;
             }
+            for (int k = 0; k < width.count(); k++)
+                if (width.get(k, wi, ww))
+                    add(wi, (A)(hw * ww));
         }
     }
 #pragma unroll
@@ -117,22 +134,26 @@ __global__ void __launch_bounds__(THREADS)
         count);
 }
 
-/** Channels-last: a thread computes a vector of V channels of one position. */
+/** Channels-last: a thread computes a vector of V channels of one position or, if V is 1, up to
+ * CHANNELS channels, `vectors` apart. */
 template <class T, int V, bool TRANSPOSED, class I>
 __global__ void __launch_bounds__(THREADS)
     pixel_kernel(const T *x, T *y, const __grid_constant__ geometry c, split<I> vectors,
                  split<I> positions, split<I> width, split<I> height, I all)
 {
+    constexpr int N = V == 1 ? CHANNELS : 1;
     I i = (I)blockIdx.x * THREADS + threadIdx.x;
     if (i >= all)
         return;
     I pixel = vectors.of(i), n = positions.of(pixel), position = pixel - n * positions.d,
-      row = width.of(position), d = height.of(row);
-    int64_t have = (int64_t)c.have[0] * c.have[1] * c.have[2],
-            k = (int64_t)(i - pixel * vectors.d) * V;
-    resample_position<T, V, 1, TRANSPOSED>(c, x + (int64_t)n * have * c.channels + k,
-                                           y + (int64_t)i * V, (int)d, (int)(row - d * height.d),
-                                           (int)(position - row * width.d), 0, 0, c.channels, 1);
+      row = width.of(position), d = height.of(row), own = i - pixel * vectors.d;
+    int64_t have = (int64_t)c.have[0] * c.have[1] * c.have[2], k = (int64_t)own * V;
+    int count = N == 1 ? 1 : (int)((c.channels - own + vectors.d - 1) / vectors.d);
+    resample_position<T, V, N, TRANSPOSED>(c, x + (int64_t)n * have * c.channels + k,
+                                           y + (int64_t)pixel * c.channels + k, (int)d,
+                                           (int)(row - d * height.d),
+                                           (int)(position - row * width.d), vectors.d, vectors.d,
+                                           c.channels, count);
 }
 
 template <class T, bool TRANSPOSED>
@@ -149,10 +170,11 @@ cudaError_t launch_sums(const geometry &c, bool last, const T *x, T *y, cudaStre
         });
     }
     auto run = [&]<int V>() {
-        int64_t all = c.planes * positions * (c.channels / V);
+        int64_t vectors = V > 1 ? c.channels / V : (c.channels + CHANNELS - 1) / CHANNELS,
+                all = c.planes * positions * vectors;
         return with_numbers(all, [&]<class I>() {
             pixel_kernel<T, V, TRANSPOSED, I><<<blocks(all), THREADS, 0, stream>>>(
-                x, y, c, split<I>(c.channels / V), split<I>(positions), split<I>(c.made[2]),
+                x, y, c, split<I>(vectors), split<I>(positions), split<I>(c.made[2]),
                 split<I>(c.made[1]), (I)all);
             return cudaPeekAtLastError();
         });

@@ -193,6 +193,35 @@ TS_TEST(pointwise_ops_of_operands_in_any_order_equal_those_of_the_CPU,
     }
 }
 
+/** Dims of 2 to 7 elements beside long ones, in another order in each operand: tiles then have rows
+ * or columns of several dims. */
+TS_TEST(pointwise_ops_of_short_dims_in_any_order_equal_those_of_the_CPU, .loop = DTYPES,
+        .timeout = 120)
+{
+    GPU(device);
+    ts_dtype first = dtypes[_i];
+    seed_draws((uint64_t)(3101 + _i));
+    for (int turn = 0; turn < 100; turn++) {
+        TS_SCOPE;
+        ts_dtype second = drawn(2) ? first : dtypes[drawn(DTYPES)];
+        int ndim = 2 + (int)drawn(3), wide = (int)drawn(ndim);
+        int64_t sizes[4];
+        for (int d = 0; d < ndim; d++)
+            sizes[d] = d == wide ? 40 + drawn(700) : drawn(3) ? 2 + drawn(6) : 8 + drawn(50);
+        ts_tensor *x[2], *y[2], *some[2];
+        draw_layout(sizes, ndim, first, device, &x);
+        draw_layout(sizes, ndim, second, device, &y);
+        draw_layout(sizes, ndim, TS_BOOL, device, &some);
+        assert_alike(ts_add(x[1], y[1]), ts_add(x[0], y[0]), 0, 0, "add", second);
+        assert_alike(ts_lt(x[1], y[1]), ts_lt(x[0], y[0]), 0, 0, "lt", second);
+        if (second == first)
+            assert_alike(ts_where(some[1], x[1], y[1]), ts_where(some[0], x[0], y[0]), 0, 0,
+                         "where", first);
+        if (!expanded(y[0]))
+            assert_alike(ts_copy_(y[1], x[1]), ts_copy_(y[0], x[0]), 0, 0, "copy_", second);
+    }
+}
+
 TS_TEST(cat_of_members_in_any_layout_equals_that_of_the_CPU, .loop = 3, .timeout = 60)
 {
     static const ts_dtype some[] = {TS_F32, TS_BF16, TS_U8};
@@ -401,6 +430,13 @@ TS_TEST(sums_at_few_places_of_a_line_equal_those_of_the_CPU, .loop = DTYPES - 1,
         assert_alike(ts_scatter_add(ts_to_device(x, device), dim, ts_to_device(index, device),
                                     ts_to_device(y, device)),
                      ts_scatter_add(x, dim, index, y), 0, 0, "scatter_add", dtype);
+        /* whole numbers, whose sums are exact in any order, from a source of any layout */
+        ts_tensor *both[2], *line = ts_randint(&few[dim], 1, 0, sizes[dim]);
+        draw_layout(few, ndim, dtype, device, &both);
+        x = drawn_values(sizes, ndim, dtype, true);
+        assert_alike(
+            ts_index_add(ts_to_device(x, device), dim, ts_to_device(line, device), both[1]),
+            ts_index_add(x, dim, line, both[0]), 0, 0, "index_add", dtype);
     }
 }
 

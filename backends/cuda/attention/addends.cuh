@@ -7,8 +7,7 @@
 #ifndef TS_CUDA_ATTENTION_ADDENDS_CUH
 #define TS_CUDA_ATTENTION_ADDENDS_CUH
 
-#include "backends/cuda/attention/attention.cuh"
-#include "backends/cuda/instructions/mma.cuh"
+#include "backends/cuda/attention/rules.cuh"
 
 namespace ts {
 
@@ -80,7 +79,8 @@ template <class T> struct attention_adder {
 
 /**
  * attention_head::add_mask() in two steps, for a lane's elements of N tiles of 16 x 8: fetch()
- * loads the mask's elements ahead of time, add() adds them to the scores.
+ * loads the mask's elements ahead of time, add() adds them to the raw scores. add_to_scaled() adds
+ * them to scaled scores instead, as attention_head::bend() does.
  */
 template <class T, int N> struct attention_addends {
     /* one element per word; two adjacent elements per word if `two` and the mask's dtype is T */
@@ -106,6 +106,27 @@ template <class T, int N> struct attention_addends {
             add_pairs(c, s, [&](int n, int half) {
                 return words[n][2 * half] | words[n][2 * half + 1] << 16;
             });
+    }
+
+    __device__ __forceinline__ void add_to_scaled(const attention_call &c, float (&s)[N][4]) const
+    {
+        bool own = c.mask_type == MASK_OWN;
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float x = __uint_as_float(words[n][2 * half]),
+                      y = __uint_as_float(words[n][2 * half + 1]);
+                if (own) {
+                    uint32_t word = two ? words[n][half]
+                                        : words[n][2 * half] | words[n][2 * half + 1] << 16;
+                    unpacked<T, 2> pair(__builtin_bit_cast(vec<T, 2>, word));
+                    x = pair.at[0];
+                    y = pair.at[1];
+                }
+                s[n][2 * half] = attention_sum(s[n][2 * half], x);
+                s[n][2 * half + 1] = attention_sum(s[n][2 * half + 1], y);
+            }
     }
 
   private:

@@ -30,7 +30,8 @@ static __global__ void __launch_bounds__(512)
                           const __grid_constant__ attention_division d)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    constexpr int LEVELS = 512; /* of costs; level 0 is the highest cost */
+    constexpr int LEVELS = 512, /* of costs; level 0 is the highest cost */
+        FEW = 4096;             /* blocks, counted as if all batches had the most */
     __shared__ unsigned starts[LEVELS], sums[LEVELS / 32];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     begin_next_kernel();
@@ -51,9 +52,25 @@ static __global__ void __launch_bounds__(512)
         wait_for_kernel_in_front();
         return;
     }
-    /* f(batch, block, level) for all blocks */
+    auto add_block = [&](const attention_span &s, int batch, int block, auto &&f) {
+        int first = block * d.tile;
+        attention_range seen = d.keys ? rows_of_keys(s, first, min(first + d.tile, s.keys))
+                                      : keys_of_rows(s, first, min(first + d.tile, s.rows));
+        int tiles = (max(seen.end - seen.first, 0) + d.other - 1) / d.other;
+        f(batch, block, LEVELS - 1 - min(tiles, LEVELS - 1));
+    };
+    int most = ((d.keys ? c.keys : c.rows) + d.tile - 1) / d.tile; /* blocks of a batch */
+    bool few = (int64_t)most * c.batches <= FEW;
+    /* f(batch, block, level) for all blocks. With few of them each thread takes one at a time;
+       else, as batches may have far fewer than the most, a warp takes those of 32 batches. */
     auto each_block = [&](auto &&f) {
-        for (int from = warp * 32; from < c.batches; from += (int)blockDim.x) {
+        for (int i = threadIdx.x; few && i < most * c.batches; i += (int)blockDim.x) {
+            int batch = i / most, block = i - batch * most;
+            attention_span s = span_of(c, batch);
+            if (block * d.tile < (d.keys ? s.keys : s.rows))
+                add_block(s, batch, block, f);
+        }
+        for (int from = warp * 32; !few && from < c.batches; from += (int)blockDim.x) {
             attention_span mine = {};
             if (from + lane < c.batches)
                 mine = span_of(c, from + lane);
@@ -64,14 +81,8 @@ static __global__ void __launch_bounds__(512)
                 s.low = __shfl_sync(0xffffffffu, mine.low, i);
                 s.high = __shfl_sync(0xffffffffu, mine.high, i);
                 int blocks = ((d.keys ? s.keys : s.rows) + d.tile - 1) / d.tile;
-                for (int block = lane; block < blocks; block += 32) {
-                    int first = block * d.tile;
-                    attention_range seen =
-                        d.keys ? rows_of_keys(s, first, min(first + d.tile, s.keys))
-                               : keys_of_rows(s, first, min(first + d.tile, s.rows));
-                    int tiles = (max(seen.end - seen.first, 0) + d.other - 1) / d.other;
-                    f(from + i, block, LEVELS - 1 - min(tiles, LEVELS - 1));
-                }
+                for (int block = lane; block < blocks; block += 32)
+                    add_block(s, from + i, block, f);
             }
         }
     };

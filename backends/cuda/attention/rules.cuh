@@ -132,6 +132,13 @@ __device__ __forceinline__ void times_slopes(float &x, float &y, uint32_t slopes
     y *= two.at[1];
 }
 
+/** The sum of a scaled score and its addend, as attention_score() computes it. */
+__device__ __forceinline__ float attention_sum(float score, float added)
+{
+    float sum = score + added;
+    return added == -INFINITY ? added : sum < -2e38f ? -2e38f : sum;
+}
+
 /** Sets the scores of pairs that the mask hides to -Inf. */
 template <int N>
 __device__ __forceinline__ void hide_scores(float (&s)[N][4], const attention_bits<N> &shown)
@@ -141,6 +148,35 @@ __device__ __forceinline__ void hide_scores(float (&s)[N][4], const attention_bi
 #pragma unroll
         for (int e = 0; e < 4; e++)
             s[n][e] = shown.has(n, e) ? s[n][e] : -INFINITY;
+}
+
+/** Bit i: whether key i of this lane is among the first `keys` keys of the tile. A lane has two of
+ * each 8 keys. */
+template <int N> __device__ __forceinline__ uint32_t attention_first_keys(int keys)
+{
+    int mine = keys - (int)(threadIdx.x % 4) * 2,
+        count = mine <= 0 ? 0 : mine / 8 * 2 + min(mine % 8, 2);
+    return count >= 2 * N ? ~0u : (1u << count) - 1;
+}
+/** Sets the scores of keys that rows `row` and row + 8 do not see to -Inf; the tile's first key is
+ * `from`. */
+template <int N>
+__device__ __forceinline__ void attention_mask(float (&s)[N][4], const attention_span &span,
+                                               int row, int from)
+{
+    static_assert(N <= 16, "a bit for each of a row's keys");
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int low = row + 8 * half + span.low, high = min(span.keys - 1, row + 8 * half + span.high);
+        uint32_t seen =
+            attention_first_keys<N>(high + 1 - from) & ~attention_first_keys<N>(low - from);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                if (!(seen >> (2 * n + e) & 1))
+                    s[n][2 * half + e] = -INFINITY;
+    }
 }
 
 /** tanh(x), with a relative error of about 2^-21. */
@@ -247,13 +283,12 @@ struct attention_head {
     }
 
     /**
-     * Replaces a lane's raw scores by attention_score(), with the mask's addends.
-     * @param place  place(n, e): (row, key) of element e of tile n
+     * Scales a lane's raw scores and applies the softcap.
      * @param slope  slope(n, half, word): receives the slopes of elements 2 half and 2 half + 1 of
      *               tile n, as two f16; called only if there is a softcap
      */
-    template <class T, int N, class F, class G>
-    __device__ __forceinline__ void bend(float (&s)[N][4], F &&place, G &&slope) const
+    template <int N, class G>
+    __device__ __forceinline__ void scale_scores(float (&s)[N][4], G &&slope) const
     {
         float scale = (float)c.scale;
         if (c.softcap > 0) {
@@ -275,6 +310,16 @@ struct attention_head {
                 for (int e = 0; e < 4; e++)
                     s[n][e] *= scale;
         }
+    }
+    /**
+     * Replaces a lane's raw scores by attention_score(), with the mask's addends.
+     * @param place  place(n, e): (row, key) of element e of tile n
+     * @param slope  as in scale_scores()
+     */
+    template <class T, int N, class F, class G>
+    __device__ __forceinline__ void bend(float (&s)[N][4], F &&place, G &&slope) const
+    {
+        scale_scores(s, slope);
         if (c.mask_type == MASK_OWN)
             add_to_scores((const T *)c.mask, s, place);
         else if (c.mask_type == MASK_F32)
@@ -293,9 +338,8 @@ struct attention_head {
             for (int e = 0; e < 4; e++) {
                 int2 at = place(n, e);
                 float x = widen(mask[(int64_t)min(at.x, span.rows - 1) * (int)c.mask_steps[2] +
-                                     (int64_t)min(at.y, span.keys - 1) * (int)c.mask_steps[3]]),
-                      y = s[n][e] + x;
-                s[n][e] = x == -INFINITY ? x : y < -2e38f ? -2e38f : y;
+                                     (int64_t)min(at.y, span.keys - 1) * (int)c.mask_steps[3]]);
+                s[n][e] = attention_sum(s[n][e], x);
             }
         }
     }

@@ -123,35 +123,6 @@ __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)
     return grows;
 }
 
-/** Bit i: whether key i of this lane is among the first `keys` keys of the tile. A lane has two of
- * each 8 keys. */
-template <int N> __device__ __forceinline__ uint32_t attention_first_keys(int keys)
-{
-    int mine = keys - (int)(threadIdx.x % 4) * 2,
-        count = mine <= 0 ? 0 : mine / 8 * 2 + min(mine % 8, 2);
-    return count >= 2 * N ? ~0u : (1u << count) - 1;
-}
-/** Sets the scores of keys that rows `row` and row + 8 do not see to -Inf; the tile's first key is
- * `from`. */
-template <int N>
-__device__ __forceinline__ void attention_mask(float (&s)[N][4], const attention_span &span,
-                                               int row, int from)
-{
-    static_assert(N <= 16, "a bit for each of a row's keys");
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int low = row + 8 * half + span.low, high = min(span.keys - 1, row + 8 * half + span.high);
-        uint32_t seen =
-            attention_first_keys<N>(high + 1 - from) & ~attention_first_keys<N>(low - from);
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                if (!(seen >> (2 * n + e) & 1))
-                    s[n][2 * half + e] = -INFINITY;
-    }
-}
-
 /** together: see attention_longest_first(). counter: blocks take their next units of work from it;
  * NULL: a block computes every gridDim.x-th unit. turns: named barriers order the consumers'
  * turns. staged: the ring of the mask is in use, and mask_map describes the mask. */
@@ -325,12 +296,12 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         }
     };
     attention_bits<WIDE / 8> kept = {}, shown = {};
-    constexpr bool STAGES = S::mask_stages > 0,
-                   FETCHES = RULES == ADDED && DEPTH <= 192; /* registers are left to hold them */
+    constexpr bool STAGES = S::mask_stages > 0, /* FETCHES: registers are left to hold addends */
+        FETCHES = (RULES == ADDED && DEPTH <= 192) || (RULES == ANY && DEPTH <= 128);
     attention_addends<T, FETCHES ? WIDE / 8 : 1> added; /* mask of the next tile */
     auto fetch_added = [&](int from) {
         if constexpr (FETCHES)
-            if (!STAGES || !staged)
+            if (RULES == ANY ? c.mask_type > MASK_BOOL : !STAGES || !staged)
                 added.fetch(c, span, work_item[round % 4].batch, work_item[round % 4].head,
                             first + mine, from + lane % 4 * 2, from);
     };
@@ -372,12 +343,20 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             });
         } else if constexpr (RULES == ANY) {
             attention_head rules{c, span, work_item[round % 4].batch, work_item[round % 4].head};
-            rules.template bend<T>(
-                s,
-                [&](int n, int e) {
-                    return make_int2(first + mine + e / 2 * 8, from + n * 8 + lane % 4 * 2 + e % 2);
-                },
-                [](int, int, uint32_t) {});
+            auto no_slope = [](int, int, uint32_t) {};
+            if constexpr (FETCHES) {
+                rules.scale_scores(s, no_slope);
+                if (c.mask_type > MASK_BOOL)
+                    added.add_to_scaled(c, s);
+            } else {
+                rules.template bend<T>(
+                    s,
+                    [&](int n, int e) {
+                        return make_int2(first + mine + e / 2 * 8,
+                                         from + n * 8 + lane % 4 * 2 + e % 2);
+                    },
+                    no_slope);
+            }
             if (c.mask_type == MASK_BOOL)
                 hide_scores(s, shown);
         } else if (c.mask_type == MASK_BOOL) {
@@ -515,6 +494,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             for (int i = 0; i < tiles; i++) {
                 keys.wait_full(passed);
                 start_scores();
+                if constexpr (RULES == ANY)
+                    fetch_added((last_tile(first) - i) * WIDE);
                 draw_bits(i, std::true_type());
                 wgmma_wait<0>();
                 pin_accumulators(o);
