@@ -390,7 +390,7 @@ static ts_status run_body(TRACED)
 {
     const body *own = ctx;
     world *w = own->world;
-    draw same = {own->seed}, *d = below(&w->d, 4 + 40 * w->calm) ? &same : &w->d;
+    draw own_draw = {own->seed}, *d = below(&w->d, 4 + 40 * w->calm) ? &own_draw : &w->d;
     ts_tensor *local[LOCALS];
     int nlocal = 0, steps = 2 + (int)below(d, 24);
     bool fails = !below(d, 12 + 30 * w->calm), stops = !below(d, 3);
