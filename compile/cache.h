@@ -23,7 +23,7 @@ struct ts_compiled {
     ts_compile_opts opts;
     char name[64];
     ts_exec **plans;       /* owned */
-    int64_t nplans;
+    int64_t nplans, room;  /* room: length of the array */
     uint64_t clock;        /* number of runs, the time unit of ts_exec.used */
     const ts_exec *newest; /* the plan that was made last */
     char cause[320];       /* why the newest plan was made (cause.c) */
@@ -59,7 +59,8 @@ ts_compile_stats ts_compiled_stats(const ts_compiled *c);
 /** Counts a graph break; TS_ERR_STATE if the function was compiled with fullgraph. */
 ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site);
 /** Finds or makes the plan of a recording. The plan is not freed before ts_compiled_ran(). If
- *  max_plans plans are running, the new plan serves this run only. NULL with TS_ERR_MEMORY. */
+ *  max_plans plans are running, or memory for the list runs out, the new plan serves this run only.
+ *  NULL with TS_ERR_MEMORY. */
 ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l);
 /** Writes to c->cause why a recording needs a new plan: the first field in which it differs from
  *  the recording of the most recently used plan for the same part of a call. The caller holds

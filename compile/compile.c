@@ -118,10 +118,13 @@ void ts_compiled_free(ts_compiled *c)
     if (c->next)
         c->next->link = c->link;
     pthread_mutex_unlock(&functions_lock);
-    for (int64_t i = 0; i < c->nplans; i++)
+    int64_t n = c->nplans;
+    c->nplans = 0; /* deleters of tensors that the plans hold may still ask for a report */
+    c->newest = NULL;
+    for (int64_t i = 0; i < n; i++)
         ts_exec_free(c->plans[i]);
     if (c->plans)
-        ts_free(thread, c->plans, (size_t)c->opts.max_plans * sizeof *c->plans);
+        ts_free(thread, c->plans, (size_t)c->room * sizeof *c->plans);
     pthread_mutex_destroy(&c->lock);
     ts_free(thread, c, sizeof *c);
 }
@@ -171,32 +174,86 @@ static ts_exec *find_plan(const ts_compiled *c, const ts_array *words, const uin
     return NULL;
 }
 
-/** Returns the entry of c->plans for a new plan. If all max_plans entries are in use, frees the
- *  least recently used plan that is not running. NULL if all plans are running, or if out of
- *  memory; c->plans is NULL then. */
-static ts_exec **room_for_plan(ts_compiled *c)
+/** Makes c->plans longer; false if out of memory. */
+static bool grow_plans(ts_compiled *c)
 {
-    if (!c->plans) {
-        size_t bytes = (size_t)c->opts.max_plans * sizeof *c->plans;
-        c->plans = ts_alloc(ts_thread_self(), bytes);
-        if (!c->plans)
-            return NULL;
+    int64_t most = ts_min64(c->opts.max_plans, INT64_MAX / (int64_t)sizeof *c->plans),
+            room = ts_min64(ts_max64(8, 2 * c->room), most);
+    ts_exec **plans = ts_alloc(ts_thread_self(), (size_t)room * sizeof *plans);
+    if (!plans)
+        return false;
+    if (c->plans) {
+        memcpy(plans, c->plans, (size_t)c->nplans * sizeof *plans);
+        ts_free(ts_thread_self(), c->plans, (size_t)c->room * sizeof *plans);
     }
-    if (c->nplans < c->opts.max_plans)
-        return &c->plans[c->nplans++];
+    c->plans = plans;
+    c->room = room;
+    return true;
+}
+
+/** Adds a plan to c->plans. If there are max_plans plans, it takes the place of the least recently
+ *  used one that is not running; *replaced receives that plan. False if all plans are running or
+ *  memory runs out. */
+static bool add_plan(ts_compiled *c, ts_exec *e, ts_exec **replaced)
+{
+    if (c->nplans < c->opts.max_plans && (c->nplans < c->room || grow_plans(c))) {
+        c->plans[c->nplans++] = e;
+        return true;
+    }
     ts_exec **oldest = NULL;
     for (int64_t i = 0; i < c->nplans; i++)
         if (!c->plans[i]->runs && (!oldest || c->plans[i]->used < (*oldest)->used))
             oldest = &c->plans[i];
-    if (oldest)
-        ts_exec_free(*oldest);
-    return oldest;
+    if (!oldest)
+        return false;
+    *replaced = *oldest;
+    *oldest = e;
+    return true;
+}
+
+/** Makes a plan for a recording without one. *replaced receives the plan whose place it takes in
+ *  c->plans. NULL with TS_ERR_MEMORY. */
+static ts_exec *make_plan(ts_compiled *c, const ts_lazy *l, uint64_t hash, bool knows,
+                          ts_exec **replaced)
+{
+    const ts_array *words = &l->words;
+    int64_t begin = ts_small_clock();
+    ts_cause_find(c, l);
+    ts_plan_options how = {.max_groups = mode >= MODE_FUSE ? max_groups(c) : -1,
+                           .lowers = mode >= MODE_LOWER, .merges = mode >= MODE_LOWER,
+                           .folds = mode >= MODE_LOWER, .knows = knows,
+                           .widens = mode >= MODE_LOWER && max_groups(c) != -1,
+                           .by_rows = mode == MODE_FULL,
+                           .recompute = mode == MODE_FULL ? c->opts.recompute : INT64_MAX};
+    ts_exec *e = ts_exec_new(words->data, words->count, l->numbers.data, &how);
+    if (!e)
+        return NULL;
+    e->uncached = !add_plan(c, e, replaced);
+    if (!e->uncached)
+        c->newest = e;
+    e->hash = hash;
+    ts_small_set(e);
+    ts_exec_dump(e, c->name);
+    c->stats.compiles++;
+    c->stats.compile_ms += (double)(ts_small_clock() - begin) / 1e6;
+    c->stats.nodes = e->nnodes;
+    c->stats.groups = e->ngroups;
+    c->stats.fused = e->nfused;
+    c->stats.bytes = e->bytes;
+    c->stats.fused_bytes = e->fused_bytes;
+    c->stats.peak = e->peak;
+    c->stats.kept_peak = e->kept_peak;
+    c->stats.recomputed = e->nrecomputed;
+    c->stats.merged = e->merged.count;
+    return e;
 }
 
 ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
 {
     const ts_array *words = &l->words;
     uint64_t hash = XXH3_64bits(words->data, words->count * sizeof(uint64_t)) & ts_plan_hash_mask;
+    char made[600] = "";
+    ts_exec *replaced = NULL;
     pthread_mutex_lock(&c->lock);
     bool alike;
     ts_exec *e = find_plan(c, words, l->numbers.data, hash, &alike);
@@ -204,48 +261,13 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
     if (e) {
         c->stats.hits++;
     } else {
-        int64_t begin = ts_small_clock();
-        ts_cause_find(c, l);
-        ts_plan_options how = {.max_groups = mode >= MODE_FUSE ? max_groups(c) : -1,
-                               .lowers = mode >= MODE_LOWER, .merges = mode >= MODE_LOWER,
-                               .folds = mode >= MODE_LOWER, .knows = !alike,
-                               .widens = mode >= MODE_LOWER && max_groups(c) != -1,
-                               .by_rows = mode == MODE_FULL,
-                               .recompute = mode == MODE_FULL ? c->opts.recompute : INT64_MAX};
-        e = ts_exec_new(words->data, words->count, l->numbers.data, &how);
-        ts_exec **slot = e ? room_for_plan(c) : NULL;
-        if (e && !c->plans) {
-            ts_exec_free(e);
-            e = NULL;
-            ts_error_memory("the list of plans", c->opts.max_plans * (int64_t)sizeof e);
-        }
-        if (e) {
-            e->uncached = !slot;
-            if (slot) {
-                *slot = e;
-                c->newest = e;
-            }
-            e->hash = hash;
-            ts_small_set(e);
-            ts_exec_dump(e, c->name);
-            double ms = (double)(ts_small_clock() - begin) / 1e6;
-            c->stats.compiles++;
-            c->stats.compile_ms += ms;
-            c->stats.nodes = e->nnodes;
-            c->stats.groups = e->ngroups;
-            c->stats.fused = e->nfused;
-            c->stats.bytes = e->bytes;
-            c->stats.fused_bytes = e->fused_bytes;
-            c->stats.peak = e->peak;
-            c->stats.kept_peak = e->kept_peak;
-            c->stats.recomputed = e->nrecomputed;
-            c->stats.merged = e->merged.count;
-            if (ts_log_on("compile"))
-                ts_log_write("compile", "%s: plan %lld of %u calls in %.3f ms, %u groups of %u "
-                             "calls; at most %lld bytes, %u recomputed calls; %s", c->name,
-                             (long long)c->stats.compiles, e->nnodes, ms, e->ngroups, e->nfused,
-                             (long long)e->peak, e->nrecomputed, c->cause);
-        }
+        double before = c->stats.compile_ms;
+        e = make_plan(c, l, hash, !alike, &replaced);
+        if (e && ts_log_on("compile"))
+            snprintf(made, sizeof made, "plan %lld of %u calls in %.3f ms, %u groups of %u calls; "
+                     "at most %lld bytes, %u recomputed calls; %s", (long long)c->stats.compiles,
+                     e->nnodes, c->stats.compile_ms - before, e->ngroups, e->nfused,
+                     (long long)e->peak, e->nrecomputed, c->cause);
     }
     ts_small_recorded(c, e);
     if (e) {
@@ -255,6 +277,11 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
     }
     c->stats.plans = c->nplans;
     pthread_mutex_unlock(&c->lock);
+    /* without the lock: deleters of tensors and the log's callback may use c */
+    if (replaced)
+        ts_exec_free(replaced);
+    if (made[0])
+        ts_log_write("compile", "%s: %s", c->name, made);
     return e;
 }
 
@@ -424,13 +451,24 @@ static ts_status check_outputs(const ts_compiled *c, ts_tensor **outputs, int no
 static ts_status call_overlapping(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
                                   ts_tensor **outputs, int noutputs, const void *site);
 
+static ts_status check_arguments(ts_check_place at, const ts_compiled *c, ts_tensor *const *inputs,
+                                 int ninputs, ts_tensor *const *outputs, int noutputs)
+{
+    TS_TRY(ts_check_pointers(at, "compiled", (const void *[]){c}, 1, true));
+    TS_TRY(ts_check_tensor_list(at, "inputs", "ninputs", inputs, ninputs));
+    return ts_check_list(at, "outputs", "noutputs", outputs, noutputs);
+}
+
 static ts_status call_at(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
                          ts_tensor **outputs, int noutputs, const void *site)
 {
-    const ts_check_place at = {"compiled_call", site};
-    TS_TRY(ts_check_pointers(at, "compiled", (const void *[]){c}, 1, true));
-    TS_TRY(ts_check_tensor_list(at, "inputs", "ninputs", inputs, ninputs));
-    TS_TRY(ts_check_list(at, "outputs", "noutputs", outputs, noutputs));
+    ts_status checked = check_arguments((ts_check_place){"compiled_call", site}, c, inputs, ninputs,
+                                        outputs, noutputs);
+    if (TS_UNLIKELY(checked != TS_OK)) {
+        if (outputs && noutputs > 0)
+            memset(outputs, 0, (size_t)noutputs * sizeof *outputs);
+        return checked;
+    }
     ts_thread *thread = ts_thread_self();
     if (TS_UNLIKELY(inputs < outputs + noutputs && outputs < inputs + ninputs))
         return call_overlapping(c, inputs, ninputs, outputs, noutputs, site);

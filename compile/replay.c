@@ -202,10 +202,30 @@ bool ts_replay_is_granted(const ts_exec *e)
     return p && !p->refused && p->agreed >= EQUAL_CALLS;
 }
 
-static void log_cause(ts_compiled *c, const char *why)
+/** Lines for the log, written after c->lock is released, because the callback of the log may use
+ *  the compiled function. An empty text is not written. */
+typedef struct lines {
+    char cause[320];   /* why the function runs on each call */
+    char warning[320]; /* why it is never replayed again */
+    bool granted;      /* later calls run without the function */
+} lines;
+
+static void write_lines(const ts_compiled *c, const lines *l)
 {
-    if (strcmp(c->replay_why, why) != 0 && ts_log_on("compile"))
-        ts_log_write("compile", "%s: the function runs on each call: %s", c->name, why);
+    if (l->warning[0])
+        ts_log_write("warning", "%s: no more replays: %s", c->name, l->warning);
+    if (!ts_log_on("compile"))
+        return;
+    if (l->cause[0])
+        ts_log_write("compile", "%s: the function runs on each call: %s", c->name, l->cause);
+    if (l->granted)
+        ts_log_write("compile", "%s: later calls run without the function", c->name);
+}
+
+static void set_cause(ts_compiled *c, const char *why, lines *l)
+{
+    if (strcmp(c->replay_why, why) != 0)
+        snprintf(l->cause, sizeof l->cause, "%s", why);
     snprintf(c->replay_why, sizeof c->replay_why, "%s", why);
 }
 
@@ -230,7 +250,7 @@ void ts_replay_expect(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
 
 /** Handles a call that differed from a replay of p although p's guards held: ends the replays of p
  *  for now, or all replays of c after MOST_MISMATCHES or if the call was a check (opts.verify). */
-static void handle_mismatch(ts_compiled *c, ts_repeat *p, const char *why)
+static void handle_mismatch(ts_compiled *c, ts_repeat *p, const char *why, lines *l)
 {
     char text[sizeof c->replay_why];
     snprintf(text, sizeof text, "%s: %.200s",
@@ -240,23 +260,24 @@ static void handle_mismatch(ts_compiled *c, ts_repeat *p, const char *why)
     p->agreed = 0;
     if (c->verifying || ++c->mismatches >= MOST_MISMATCHES) {
         c->replay_over = true;
-        ts_log_write("warning", "%s: no more replays: %s", c->name, text);
+        snprintf(l->warning, sizeof l->warning, "%s", text);
     }
-    log_cause(c, text);
+    set_cause(c, text, l);
 }
 
 /** Calls handle_mismatch() for each plan whose guards held but whose replay would have differed
  *  from the call, which used plan e. equal: the call equals e's summary. */
-static void check_matched_plans(ts_compiled *c, const ts_exec *e, bool equal, const char *why)
+static void check_matched_plans(ts_compiled *c, const ts_exec *e, bool equal, const char *why,
+                                lines *l)
 {
     for (int64_t i = 0; i < c->nplans; i++) {
         ts_repeat *p = c->plans[i]->replay;
         if (!p || !p->matched || p->busy)
             continue;
         if (c->plans[i] != e)
-            handle_mismatch(c, p, c->cause[0] ? c->cause : "other calls");
+            handle_mismatch(c, p, c->cause[0] ? c->cause : "other calls", l);
         else if (!equal && ts_replay_is_granted(e))
-            handle_mismatch(c, p, why);
+            handle_mismatch(c, p, why, l);
     }
 }
 
@@ -265,8 +286,9 @@ ts_status ts_replay_learn(const ts_lazy *l, ts_exec *e, ts_repeat *call, ts_stat
     ts_compiled *c = l->compiled;
     char why[sizeof l->notes->why] = "";
     bool varies = false, equal = false;
+    lines log = {0};
     pthread_mutex_lock(&c->lock);
-    ts_repeat *before = e->replay;
+    ts_repeat *before = e->replay, *unused = call; /* freed without the lock: it may run deleters */
     bool busy = before && before->busy;
     if (call && before && !busy)
         equal = ts_replay_agrees(e, before, call, &varies, why, sizeof why);
@@ -274,27 +296,26 @@ ts_status ts_replay_learn(const ts_lazy *l, ts_exec *e, ts_repeat *call, ts_stat
         snprintf(why, sizeof why, "%s", l->notes->why);
     bool crowded = l->leaves.count && l->notes->leaf_runs != atomic_load(&ts_leaf_runs);
     if (status == TS_OK && !l->notes->failed && (c->verifying || !crowded))
-        check_matched_plans(c, e, equal, why);
+        check_matched_plans(c, e, equal, why, &log);
     for (int64_t i = 0; i < c->nplans; i++)
         if (c->plans[i]->replay)
             c->plans[i]->replay->matched = false;
     c->verifying = false;
     if (why[0] && !c->replay_over)
-        log_cause(c, why);
+        set_cause(c, why, &log);
     bool never = !call || c->replay_over || (before && before->refused);
-    if (never || busy || status != TS_OK) {
-        ts_replay_free(call);
-    } else {
+    if (!never && !busy && status == TS_OK) {
         call->agreed = equal ? before->agreed + 1 : 1;
         never = call->refused = varies && before->modes.epoch == call->modes.epoch;
-        ts_replay_free(before);
+        unused = before;
         e->replay = call;
         ts_replay_list(call);
-        if (call->agreed == EQUAL_CALLS && ts_log_on("compile"))
-            ts_log_write("compile", "%s: later calls run without the function", c->name);
+        log.granted = call->agreed == EQUAL_CALLS;
     }
     snprintf(why, sizeof why, "%.*s", (int)sizeof why - 1, c->replay_why);
     pthread_mutex_unlock(&c->lock);
+    ts_replay_free(unused);
+    write_lines(c, &log);
     if (status == TS_OK && never && c->opts.fullgraph)
         return ts_fail_op(TS_ERR_STATE, c->name, NULL,
                           "compile without fullgraph: the function then runs on each call",
@@ -481,7 +502,8 @@ static const char *check_numbers(const ts_exec *e)
 /** Finds a plan whose replay is granted and whose guards hold, and locks its leaves; NULL if there
  *  is none, or if this call must run the function to check a replay (opts.verify). The caller holds
  *  c->lock. */
-static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *inputs, int n)
+static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *inputs, int n,
+                     lines *log)
 {
     struct ts_replay_modes modes = ts_replay_modes_now(thread);
     const char *why = NULL;
@@ -512,7 +534,7 @@ static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *
     }
     if (why) {
         ts_replay_name_miss(failed, &modes, inputs, n, why, text, sizeof text);
-        log_cause(c, text);
+        set_cause(c, text, log);
     }
     return NULL;
 }
@@ -529,8 +551,10 @@ bool ts_replay_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs, ts_te
     for (int i = 0; i < ninputs; i++)
         if (inputs[i] == TS_NONE || !ts_tensor_take_address(inputs[i]))
             return false;
+    lines log;
+    log.cause[0] = log.warning[0] = log.granted = 0;
     pthread_mutex_lock(&c->lock);
-    ts_exec *e = find(c, thread, inputs, ninputs);
+    ts_exec *e = find(c, thread, inputs, ninputs, &log);
     if (e && e->replay->outputs.count == (uint32_t)noutputs) {
         e->runs++;
         e->used = ++c->clock;
@@ -542,6 +566,8 @@ bool ts_replay_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs, ts_te
         e = NULL;
     }
     pthread_mutex_unlock(&c->lock);
+    if (TS_UNLIKELY(log.cause[0]))
+        write_lines(c, &log);
     if (!e)
         return false;
     *status = run(c, e, inputs, outputs);

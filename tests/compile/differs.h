@@ -115,7 +115,7 @@ static uint64_t from_environment(const char *name, uint64_t otherwise)
 }
 
 /** Removes calls that a difference does not need; returns the difference. */
-static const char *shrink(program *p, const ts_compile_opts *opts)
+static inline const char *shrink(program *p, const ts_compile_opts *opts)
 {
     for (bool again = true; again;) {
         again = false;
@@ -132,7 +132,7 @@ static const char *shrink(program *p, const ts_compile_opts *opts)
     return differs(p, opts);
 }
 
-static void print_program(const char *way, const program *p, const char *what)
+static inline void print_program(const char *way, const program *p, const char *what)
 {
     fprintf(stderr, "%s: program %llu, %lld x %lld%s%s, inputs shared in way %d: %s\n", way,
             (unsigned long long)p->seed, (long long)p->rows, (long long)p->columns,

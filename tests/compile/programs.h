@@ -42,7 +42,7 @@ static const char *const kind_names[] = {
     "unary", "binary", "number", "compare", "cast", "reduce", "rows", "view", "in place", "out",
     "product", "random", "index", "copy", "read", "select", "cat", "lists", "repeat", "each"};
 
-static program draw_program(uint64_t seed)
+static inline program draw_program(uint64_t seed)
 {
     static const int64_t sizes[] = {0, 1, 2, 3, 5, 7, 8, 16, 17, 33, 64, 257, 700};
     draw d = {seed * 0x9e3779b97f4a7c15ull + 1};
