@@ -98,8 +98,8 @@ typedef struct S(columns) {
 } S(columns);
 
 /** Number of rows whose channels of one call are processed before those of the next call. Rows that
- * share a page are read in the order of memory, as prefetching expects; the sums of longer rows stay
- * in registers for a strip. */
+ * share a page are read in the order of memory, as prefetching expects; the sums of longer rows
+ * stay in registers for a strip. */
 VEC_FN int64_t S(strip_of)(ts_dtype kind, int64_t channels, int64_t rows)
 {
     bool one = channels == S(GROUP) * LANES || channels <= LANES; /* one call has all channels */

@@ -287,7 +287,8 @@ VEC_FN void S(outer_tasks)(fold how, ts_parallel_body body, const reduction *r, 
         }
         const T *params = r->params ? (const T *)r->params + outer * r->width + j : NULL;
         T *out = (T *)r->out + (outer * r->parts + part) * r->width + j;
-        for (int64_t from = 0, most = r->widen && !is_plain(how) ? NARROW : TILE; from < columns; from += most)
+        int64_t most = r->widen && !is_plain(how) ? NARROW : TILE;
+        for (int64_t from = 0; from < columns; from += most)
             S(fold_columns)(how, r, rows, from, n, ts_min64(most, columns - from),
                             params ? params + from : NULL, out + from);
     }

@@ -330,8 +330,8 @@ static const float *take_lines(ahead *next, const ts_gemm *g, const float *idle,
 /**
  * Multiplies the group of blocks at `begin` with the part of the panels at `first`, over one
  * slice. The micro-kernel of the first panel also packs the block, if columns of a are dense; other
- * blocks are packed before. The micro-kernel of the first block also packs the panel if rows of b are dense and the panel is full; other panels are packed
- * before.
+ * blocks are packed before. The micro-kernel of the first block also packs the panel if rows of b
+ * are dense and the panel is full; other panels are packed before.
  */
 static void run_group(const ts_gemm *g, const packing *c, int64_t slice, int64_t first,
                       int64_t begin, float *sums, float *packed)

@@ -149,7 +149,7 @@ static void S(softmax_backward_short)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/* ------------------------------------------- columns: some vectors of the inner dim at a time -- */
+/* ------------------------------------------ columns: some vectors of the inner dim at a time -- */
 
 /* Vector v of row k of a tile. */
 #define GET(p, v) S(get)(kind, p, at + k * step + (v) * LANES, left - (v) * LANES)
