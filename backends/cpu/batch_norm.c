@@ -17,7 +17,8 @@
 
 enum {
     PIECE = 4096, /* maximum positions of a contiguous piece; fits the L2 cache */
-    ROWS_LEAST = 64, ROWS_MOST = 512, /* least and most positions of a channels-last piece */
+    ROWS_LEAST = 128, ROWS_MOST = 1024, /* least and most positions of a channels-last piece */
+    PIECES = 32,     /* pieces of channels-last positions, unless ROWS_MOST needs more */
     PIECE_SUMS = 2 /* sums per piece and channel */
 };
 
@@ -236,7 +237,7 @@ static void combine_parameters(void *ctx, int64_t begin, int64_t end)
 /** Divides positions into pieces, by sizes and layout alone. */
 static void divide(channel_job *job)
 {
-    int64_t rows = 4 * PIECE / ts_max64(job->channels, 1),
+    int64_t rows = ts_ceil_div(job->positions, PIECES),
             length = job->last ? ts_max64(ts_min64(rows, ROWS_MOST), ROWS_LEAST) : PIECE;
     job->length = ts_max64(ts_min64(length, job->positions), 1);
     job->pieces = ts_ceil_div(job->positions, job->length);

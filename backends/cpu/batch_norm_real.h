@@ -4,7 +4,10 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/kinds_real.h"
 
-enum { S(GROUP) = 4 }; /* vectors of columns that are summed together */
+enum { S(GROUP) = 4,                   /* vectors of columns that are summed together */
+       S(BAND) = 2048 / sizeof(T),     /* most channels of a band, which keeps its sums in arrays */
+       S(PAGE) = 4096, S(STRIP) = 8,   /* bytes of a page; rows of a strip of longer rows */
+       S(FIRST) = 8 };                 /* rows whose mean approximates that of a piece */
 
 /** The piece of a task: `rows` rows of `length` elements. A row is one channel; in channels-last it
  * is one position of all channels. */
@@ -86,71 +89,127 @@ VEC_FN int64_t S(lanes_of)(int64_t left, int64_t r, int64_t rows, int64_t step)
     return (rows - r) * step >= LANES ? LANES : left;
 }
 
-/** Stores the moments of the columns of `vectors` vectors, over rows `step` elements apart. left:
- * number of valid lanes of a vector, less than LANES only if a row has fewer channels. to_step:
- * distance in `to` from one column to the next. */
-VEC_FN void S(column_moments)(ts_dtype kind, const void *x, int64_t from, int64_t rows,
-                              int64_t step, int vectors, int64_t left, double *to, int64_t to_step)
+/** Rows of a channels-last piece, and some vectors of their channels. */
+typedef struct S(columns) {
+    int64_t from, step; /* first element; channels of a row */
+    int64_t begin, end; /* rows to process */
+    int64_t rows;       /* rows of the piece */
+    int64_t left;       /* valid lanes of a vector; less than LANES only if a row has fewer */
+} S(columns);
+
+/** Number of rows whose channels of one call are processed before those of the next call. Rows that
+ * share a page are read in the order of memory, as prefetching expects; the sums of longer rows
+ * stay in registers for a strip. */
+VEC_FN int64_t S(strip_of)(ts_dtype kind, int64_t channels, int64_t rows)
 {
-    V sum[S(GROUP)], apart[S(GROUP)], squares[S(GROUP)];
-    for (int v = 0; v < vectors; v++)
-        sum[v] = apart[v] = squares[v] = F(zero)();
-    for (int64_t r = 0; r < rows; r++)
+    bool one = channels == S(GROUP) * LANES || channels <= LANES; /* one call has all channels */
+    return one ? rows : channels * ts_dtype_sizes[kind] < S(PAGE) ? 1 : S(STRIP);
+}
+
+/** Loads vector v of row r. */
+VEC_FN V S(get_column)(ts_dtype kind, const void *x, const S(columns) *c, int64_t r, int v)
+{
+    return S(get)(kind, x, c->from + r * c->step + v * LANES,
+                  c->left < LANES ? S(lanes_of)(c->left, r, c->rows, c->step) : LANES);
+}
+
+/** Loops over the vectors of a band of channels that starts at *first, which receives the start of
+ * the next band: k is the first channel, `slot` the place of the sums in the band's arrays, and
+ * `left` the number of valid lanes. Runs `four` for S(GROUP) vectors, else `one` for one. The last
+ * vector of n channels is moved back over the vector before it, so that it is whole. */
+#define EACH_VECTOR(n, first, four, one)                                                           \
+    for (int64_t k = (first), slot = 0, left = LANES; k < (n) && slot < S(BAND);) {                \
+        if ((n) - k >= S(GROUP) * LANES) {                                                         \
+            four;                                                                                  \
+            k += S(GROUP) * LANES;                                                                 \
+            slot += S(GROUP) * LANES;                                                              \
+            continue;                                                                              \
+        }                                                                                          \
+        if ((n) - k < LANES) {                                                                     \
+            left = ts_min64((n), LANES);                                                           \
+            k = (n) - left;                                                                        \
+        }                                                                                          \
+        one;                                                                                       \
+        k += LANES;                                                                                \
+        slot += LANES;                                                                             \
+    }
+
+/** Adds the rows of `c`, times `weight`, to m. */
+VEC_FN void S(column_means)(ts_dtype kind, const void *x, S(columns) c, int vectors, T *m, T weight)
+{
+    for (int64_t r = c.begin; r < c.end; r++)
         for (int v = 0; v < vectors; v++)
-            sum[v] += S(get)(kind, x, from + r * step + v * LANES,
-                             left < LANES ? S(lanes_of)(left, r, rows, step) : LANES);
-    for (int v = 0; v < vectors; v++)
-        sum[v] = sum[v] / F(set1)((T)rows);
-    for (int64_t r = 0; r < rows; r++)
+            F(store)(m + v * LANES, F(fma)(S(get_column)(kind, x, &c, r, v), F(set1)(weight),
+                                           F(load)(m + v * LANES)));
+}
+
+/** Adds the deviations of the rows of `c` from m, and their squares. */
+VEC_FN void S(column_moments)(ts_dtype kind, const void *x, S(columns) c, int vectors, const T *m,
+                              T *apart, T *squares)
+{
+    V mean[S(GROUP)], sum[S(GROUP)], square[S(GROUP)];
+    for (int v = 0; v < vectors; v++) {
+        mean[v] = F(load)(m + v * LANES);
+        sum[v] = F(load)(apart + v * LANES);
+        square[v] = F(load)(squares + v * LANES);
+    }
+    for (int64_t r = c.begin; r < c.end; r++)
         for (int v = 0; v < vectors; v++) {
-            V d = S(get)(kind, x, from + r * step + v * LANES,
-                         left < LANES ? S(lanes_of)(left, r, rows, step) : LANES) - sum[v];
-            apart[v] += d;
-            squares[v] = F(fma)(d, d, squares[v]);
+            V d = S(get_column)(kind, x, &c, r, v) - mean[v];
+            sum[v] += d;
+            square[v] = F(fma)(d, d, square[v]);
         }
     for (int v = 0; v < vectors; v++) {
-        T m[LANES], a[LANES], s[LANES];
-        F(store)(m, sum[v]);
-        F(store)(a, apart[v]);
-        F(store)(s, squares[v]);
-        for (int k = 0; k < LANES && k < left; k++)
-            S(put_moments)(to + (v * LANES + k) * to_step, m[k], a[k], s[k], rows);
+        F(store)(apart + v * LANES, sum[v]);
+        F(store)(squares + v * LANES, square[v]);
     }
 }
 
-/** Returns the number of vectors of channels, starting at channel *k, that are processed together.
- * The last vector of n channels is moved back over the vector before it, so that it is whole. Sets
- * *left to the number of valid lanes. */
-VEC_FN int S(vectors_at)(int64_t n, int64_t *k, int64_t *left)
+/** Stores the moments of a band of channels that starts at `first`. The approximate means are
+ * those of the first rows. Returns the number of channels. */
+VEC_FN int64_t S(band_moments)(ts_dtype kind, const channel_job *job, const S(channel_piece) *at,
+                               int64_t first)
 {
-    *left = LANES;
-    if (n - *k >= S(GROUP) * LANES)
-        return S(GROUP);
-    if (n - *k < LANES) {
-        *left = ts_min64(n, LANES);
-        *k = n - *left;
+    T m[S(BAND)] = {0}, apart[S(BAND)] = {0}, squares[S(BAND)] = {0};
+    int64_t n = job->channels, sums = sums_step(job), next = n,
+            strip = S(strip_of)(kind, n, at->rows);
+    S(columns) c = {.step = n, .rows = at->rows};
+#define SOME(many, what, ...)                                                                      \
+    c.from = at->offset + k, c.left = left, S(what)(kind, job->x, c, many, m + slot, ##__VA_ARGS__)
+    int64_t few = ts_min64(S(FIRST), at->rows);
+    for (; c.begin < few; c.begin = c.end) {
+        c.end = ts_min64(c.begin + strip, few);
+        EACH_VECTOR(n, first, SOME(S(GROUP), column_means, (T)1 / (T)few),
+                    SOME(1, column_means, (T)1 / (T)few))
     }
-    return 1;
+    c.begin = 0;
+    for (; c.begin < at->rows; c.begin = c.end) {
+        c.end = ts_min64(c.begin + strip, at->rows);
+        EACH_VECTOR(n, first, SOME(S(GROUP), column_moments, apart + slot, squares + slot),
+                    SOME(1, column_moments, apart + slot, squares + slot))
+    }
+#undef SOME
+#define PUT(many)                                                                                  \
+    for (int64_t i = 0; i < (many) / LANES * left; i++)                                            \
+        S(put_moments)(at->sums + (k + i) * sums, m[slot + i], apart[slot + i], squares[slot + i], \
+                       at->rows);                                                                  \
+    next = k + (many)
+    EACH_VECTOR(n, first, PUT(S(GROUP) * LANES), PUT(LANES))
+#undef PUT
+    return next - first;
 }
 
 /** Computes for each piece and channel the mean and the sum of squared deviations. */
 VEC_FN void S(moments)(ts_dtype kind, const channel_job *job, int64_t begin, int64_t end)
 {
-    int64_t n = job->channels, sums = sums_step(job);
+    int64_t sums = sums_step(job);
     for (int64_t task = begin; task < end; task++) {
         S(channel_piece) at = S(piece_of)(job, task);
         for (int64_t r = 0; !job->last && r < at.rows; r++)
             S(row_moments)(kind, job->x, at.offset + r * at.length, at.length,
                            at.sums + r * sums);
-        for (int64_t k = 0, many, left; job->last && k < n; k += many * LANES) {
-            many = S(vectors_at)(n, &k, &left);
-            if (many == S(GROUP))
-                S(column_moments)(kind, job->x, at.offset + k, at.rows, n, S(GROUP), LANES,
-                                  at.sums + k * sums, sums);
-            else
-                S(column_moments)(kind, job->x, at.offset + k, at.rows, n, 1, left,
-                                  at.sums + k * sums, sums);
-        }
+        for (int64_t k = 0; job->last && k < job->channels;)
+            k += S(band_moments)(kind, job, &at, k);
     }
 }
 
@@ -164,8 +223,7 @@ VEC_FN V S(relu_gradient)(bool relu, V g, V d, V slope, V base)
 }
 
 /** Stores in to[0] and to[1] the sums of g and of g (x - shift) over n elements starting at index
- * `from`. at: index of the row's coefficients. column_sums() stores these sums for each column; its
- * other parameters are those of column_moments(). */
+ * `from`. at: index of the row's coefficients. */
 VEC_FN void S(row_sums)(ts_dtype kind, const channel_job *job, bool relu, int64_t from, int64_t n,
                         int64_t at, double *to)
 {
@@ -194,56 +252,70 @@ VEC_FN void S(row_sums)(ts_dtype kind, const channel_job *job, bool relu, int64_
     to[1] = (double)F(hsum)(along[0] + along[1]);
 }
 
-VEC_FN void S(column_sums)(ts_dtype kind, const channel_job *job, bool relu, int64_t from,
-                           int64_t at, int64_t rows, int64_t step, int vectors, int64_t left,
-                           double *to, int64_t to_step)
+/** Adds the sums of the rows of `c`. at: index of the first channel's coefficients. */
+VEC_FN void S(column_sums)(ts_dtype kind, const channel_job *job, bool relu, S(columns) c,
+                           int64_t at, int vectors, T *sums, T *alongs)
 {
     V m[S(GROUP)], s[S(GROUP)], b[S(GROUP)], sum[S(GROUP)], along[S(GROUP)];
     for (int v = 0; v < vectors; v++) {
         int64_t i = at + v * LANES;
-        m[v] = S(load_some)((const T *)job->shift + i, left, F(zero)());
-        s[v] = S(load_some)((const T *)job->slope + i, left, F(zero)());
-        b[v] = S(load_some)((const T *)job->base + i, left, F(zero)());
-        sum[v] = along[v] = F(zero)();
+        m[v] = S(load_some)((const T *)job->shift + i, c.left, F(zero)());
+        s[v] = S(load_some)((const T *)job->slope + i, c.left, F(zero)());
+        b[v] = S(load_some)((const T *)job->base + i, c.left, F(zero)());
+        sum[v] = F(load)(sums + v * LANES);
+        along[v] = F(load)(alongs + v * LANES);
     }
-    for (int64_t r = 0; r < rows; r++)
+    for (int64_t r = c.begin; r < c.end; r++)
         for (int v = 0; v < vectors; v++) {
-            int64_t i = from + r * step + v * LANES,
-                    some = left < LANES ? S(lanes_of)(left, r, rows, step) : LANES;
-            V d = S(get)(kind, job->x, i, some) - m[v],
-              g = S(relu_gradient)(relu, S(get)(kind, job->g, i, some), d, s[v], b[v]);
+            V d = S(get_column)(kind, job->x, &c, r, v) - m[v],
+              g = S(relu_gradient)(relu, S(get_column)(kind, job->g, &c, r, v), d, s[v], b[v]);
             sum[v] += g;
             along[v] = F(fma)(g, d, along[v]);
         }
     for (int v = 0; v < vectors; v++) {
-        T all[LANES], a[LANES];
-        F(store)(all, sum[v]);
-        F(store)(a, along[v]);
-        for (int k = 0; k < LANES && k < left; k++) {
-            to[(v * LANES + k) * to_step] = (double)all[k];
-            to[(v * LANES + k) * to_step + 1] = (double)a[k];
-        }
+        F(store)(sums + v * LANES, sum[v]);
+        F(store)(alongs + v * LANES, along[v]);
     }
+}
+
+/** Stores the sums of a band of channels that starts at `first`. Returns the number of channels. */
+VEC_FN int64_t S(band_sums)(ts_dtype kind, const channel_job *job, bool relu,
+                            const S(channel_piece) *at, int64_t first)
+{
+    T all[S(BAND)] = {0}, along[S(BAND)] = {0};
+    int64_t n = job->channels, sums = sums_step(job), next = n,
+            strip = S(strip_of)(kind, n, at->rows);
+    S(columns) c = {.step = n, .rows = at->rows};
+#define SOME(many)                                                                                 \
+    c.from = at->offset + k, c.left = left,                                                        \
+    S(column_sums)(kind, job, relu, c, at->at + k, many, all + slot, along + slot)
+    for (; c.begin < at->rows; c.begin = c.end) {
+        c.end = ts_min64(c.begin + strip, at->rows);
+        EACH_VECTOR(n, first, SOME(S(GROUP)), SOME(1))
+    }
+#undef SOME
+#define PUT(many)                                                                                  \
+    for (int64_t i = 0; i < (many) / LANES * left; i++) {                                          \
+        at->sums[(k + i) * sums] = (double)all[slot + i];                                          \
+        at->sums[(k + i) * sums + 1] = (double)along[slot + i];                                    \
+    }                                                                                              \
+    next = k + (many)
+    EACH_VECTOR(n, first, PUT(S(GROUP) * LANES), PUT(LANES))
+#undef PUT
+    return next - first;
 }
 
 /** Computes for each piece and channel the sums of g and of g (x - shift). */
 VEC_FN void S(sums)(ts_dtype kind, const channel_job *job, bool relu, int64_t begin, int64_t end)
 {
-    int64_t n = job->channels, sums = sums_step(job);
+    int64_t sums = sums_step(job);
     for (int64_t task = begin; task < end; task++) {
         S(channel_piece) at = S(piece_of)(job, task);
         for (int64_t r = 0; !job->last && r < at.rows; r++)
             S(row_sums)(kind, job, relu, at.offset + r * at.length, at.length, at.at + r,
                         at.sums + r * sums);
-        for (int64_t k = 0, many, left; job->last && k < n; k += many * LANES) {
-            many = S(vectors_at)(n, &k, &left);
-            if (many == S(GROUP))
-                S(column_sums)(kind, job, relu, at.offset + k, at.at + k, at.rows, n, S(GROUP),
-                               LANES, at.sums + k * sums, sums);
-            else
-                S(column_sums)(kind, job, relu, at.offset + k, at.at + k, at.rows, n, 1, left,
-                               at.sums + k * sums, sums);
-        }
+        for (int64_t k = 0; job->last && k < job->channels;)
+            k += S(band_sums)(kind, job, relu, &at, k);
     }
 }
 
@@ -284,25 +356,23 @@ VEC_FN void S(row_results)(ts_dtype kind, const channel_job *job, bool gradient,
         S(set)(kind, job->y, from, S(result)(kind, job, gradient, relu, from, n, &f), n);
 }
 
-/** Writes the results of `vectors` vectors of channels for rows `step` elements apart. at: index of
- * the first channel's coefficients; left: as in column_moments(). */
+/** Writes the results of the rows of `c`. at: index of the first channel's coefficients. */
 VEC_FN void S(column_results)(ts_dtype kind, const channel_job *job, bool gradient, bool relu,
-                              int64_t from, int64_t at, int64_t rows, int64_t step, int vectors,
-                              int64_t left)
+                              S(columns) c, int64_t at, int vectors)
 {
     S(factors) f[S(GROUP)];
     for (int v = 0; v < vectors; v++) {
         int64_t i = at + v * LANES;
-        f[v].shift = S(load_some)((const T *)job->shift + i, left, F(zero)());
-        f[v].scale = S(load_some)((const T *)job->scale + i, left, F(zero)());
-        f[v].add = S(load_some)((const T *)job->add + i, left, F(zero)());
-        f[v].slope = S(load_some)((const T *)job->slope + i, left, F(zero)());
-        f[v].base = S(load_some)((const T *)job->base + i, left, F(zero)());
+        f[v].shift = S(load_some)((const T *)job->shift + i, c.left, F(zero)());
+        f[v].scale = S(load_some)((const T *)job->scale + i, c.left, F(zero)());
+        f[v].add = S(load_some)((const T *)job->add + i, c.left, F(zero)());
+        f[v].slope = S(load_some)((const T *)job->slope + i, c.left, F(zero)());
+        f[v].base = S(load_some)((const T *)job->base + i, c.left, F(zero)());
     }
-    for (int64_t r = 0; r < rows; r++)
+    for (int64_t r = c.begin; r < c.end; r++)
         for (int v = 0; v < vectors; v++) {
-            int64_t i = from + r * step + v * LANES,
-                    some = left < LANES ? S(lanes_of)(left, r, rows, step) : LANES;
+            int64_t i = c.from + r * c.step + v * LANES,
+                    some = c.left < LANES ? S(lanes_of)(c.left, r, c.rows, c.step) : LANES;
             S(set)(kind, job->y, i, S(result)(kind, job, gradient, relu, i, some, &f[v]), some);
         }
 }
@@ -313,20 +383,22 @@ VEC_FN void S(results)(ts_dtype kind, const channel_job *job, bool gradient, boo
 {
     for (int64_t task = begin; task < end; task++) {
         S(channel_piece) at = S(piece_of)(job, task);
-        int64_t n = at.length;
+        int64_t n = at.length, next = n, strip = S(strip_of)(kind, n, at.rows);
         for (int64_t r = 0; !job->last && r < at.rows; r++)
             S(row_results)(kind, job, gradient, relu, at.offset + r * n, at.at + r, n);
-        for (int64_t k = 0, many, left; job->last && k < n; k += many * LANES) {
-            many = S(vectors_at)(n, &k, &left);
-            if (many == S(GROUP))
-                S(column_results)(kind, job, gradient, relu, at.offset + k, at.at + k, at.rows, n,
-                                  S(GROUP), LANES);
-            else
-                S(column_results)(kind, job, gradient, relu, at.offset + k, at.at + k, at.rows, n,
-                                  1, left);
+        S(columns) c = {.step = n, .rows = at.rows};
+#define SOME(many)                                                                                 \
+    c.from = at.offset + k, c.left = left, next = k + (many) * LANES,                              \
+    S(column_results)(kind, job, gradient, relu, c, at.at + k, many)
+        for (; job->last && c.begin < at.rows; c.begin = c.end) {
+            c.end = ts_min64(c.begin + strip, at.rows);
+            for (int64_t first = 0; first < n; first = next)
+                EACH_VECTOR(n, first, SOME(S(GROUP)), SOME(1))
         }
+#undef SOME
     }
 }
+#undef EACH_VECTOR
 
 /* Bodies of loops, for each dtype that T computes. */
 #define BODY(name, what, kind, ...)                                                                \

@@ -422,16 +422,28 @@ static bool shuffle_blocks(const ts_iter *it, int item)
            f.count * it->sizes[m] <= (int64_t)TS_COUNTOF(f.from);
          m++)
         f.count *= it->sizes[m];
-    if (m < 2 || m == it->ndim || f.count < 8)
+    if (m < 2 || m == it->ndim)
         return false;
     f.from[0] = 0;
     for (int64_t d = 0, filled = 1; d < m; filled *= it->sizes[d++])
         for (int64_t i = filled; i < filled * it->sizes[d]; i++)
             f.from[i] = f.from[i - filled] + it->strides[d][1];
+    int64_t each = f.count, part = 1; /* elements of the next dim that a block has, too */
+    if (it->strides[m][0] == each * item)
+        for (part = (int64_t)TS_COUNTOF(f.from) / each; it->sizes[m] % part;)
+            part--;
+    f.count = each * part;
+    if (f.count < 8)
+        return false;
+    for (int64_t i = each; i < f.count; i++)
+        f.from[i] = f.from[i - each] + it->strides[m][1];
     rest.ndim -= m;
     rest.numel /= f.count;
     memmove(rest.sizes, it->sizes + m, (size_t)rest.ndim * sizeof *rest.sizes);
     memmove(rest.strides, it->strides + m, (size_t)rest.ndim * sizeof *rest.strides);
+    rest.sizes[0] /= part;
+    for (int k = 0; k < 2; k++)
+        rest.strides[0][k] *= part;
     ts_cpu_run_each(&rest, loops[item], &f, 2 * (int)f.count);
     return true;
 }

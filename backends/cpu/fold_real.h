@@ -11,7 +11,7 @@
  * logarithm of its length (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/real.h"
+#include "backends/cpu/kinds_real.h"
 
 #ifndef TS_BACKENDS_CPU_FOLD_REAL_H
 #define TS_BACKENDS_CPU_FOLD_REAL_H

@@ -35,6 +35,7 @@ enum {
     WEIGHT_BLOCK = 64,  /* rows that a block of oneDNN's layouts of weights never exceeds */
     SLICE_ROWS = 16,    /* least features of a slice: the channels of a block in oneDNN */
     LEAST_WORK = 1 << 23, /* least products of a call: below, copies and calls take longer */
+    LEAST_DEPTHWISE = 1 << 21, /* the same for y of a depthwise call */
     BLOCK = 8,          /* channels of a vector: with fewer, a part of oneDNN's vectors is idle */
     LEAST_CHANNELS = 3, /* least channels of x, except in depthwise calls */
     LEAST_TAPS = 6,     /* least taps with AVX-512, or of channels-last images */
@@ -414,9 +415,11 @@ static bool is_faster(const ts_onednn_call *c)
     int64_t x = c->batch * c->channels * c->size[0] * c->size[1];
     if (c->taps[0] <= c->move[0] && c->taps[1] <= c->move[1]) /* no element is read twice */
         return false;
-    if (c->groups * c->batch * c->count[0] * c->count[1] * weight < LEAST_WORK)
+    bool depthwise = is_depthwise(c);
+    if (c->groups * c->batch * c->count[0] * c->count[1] * weight <
+        (depthwise && to_y ? LEAST_DEPTHWISE : LEAST_WORK))
         return false;
-    if (is_depthwise(c))
+    if (depthwise)
         return to_y || !last;
     if (c->groups > 1)
         return to_y ? wide && last && c->rows >= BLOCK

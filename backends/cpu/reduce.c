@@ -43,6 +43,9 @@ typedef struct transposed_job {
     ts_parallel_body outer;
 } transposed_job;
 
+/** True for folds of the elements themselves, whose loops over columns convert halves. */
+#define is_plain(how) ((how) == FOLD_SUM || (how) == FOLD_MAX || (how) == FOLD_MIN)
+
 #define TS_REAL 32
 #include "backends/cpu/reduce_real.h"
 #undef TS_REAL

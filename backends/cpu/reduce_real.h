@@ -118,13 +118,14 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
     }
 }
 
-/** Folds n rows, and then each level whose bit is set in `carry`, for the vector of columns
- * starting at j. Stores min(left, LANES) results at out + j. */
-VEC_FN void S(column_vector)(fold how, const char *const *rows, int n, int64_t j, int64_t left,
-                             const T *params, const T (*level)[TILE], unsigned carry, T *out)
+/** Folds n rows of dtype `kind`, and then each level whose bit is set in `carry`, for the vector of
+ * columns starting at j. Stores min(left, LANES) results at out + j. */
+VEC_FN void S(column_vector)(fold how, ts_dtype kind, const char *const *rows, int n, int64_t j,
+                             int64_t left, const T *params, const T (*level)[TILE], unsigned carry,
+                             T *out)
 {
     V p = params ? S(load_some)(params + j, left, F(zero)()) : F(zero)();
-#define TERM(k) S(map)(how, S(load_some)((const T *)rows[k] + j, left, F(zero)()), p)
+#define TERM(k) S(map)(how, S(get)(kind, rows[k], j, left), p)
     V y = FOLD_TREE(how, n, TERM);
 #undef TERM
     for (int k = 0; carry >> k; k++)
@@ -133,26 +134,34 @@ VEC_FN void S(column_vector)(fold how, const char *const *rows, int n, int64_t j
     S(store_some)(out + j, y, left);
 }
 
-/** Calls column_vector() for all columns of a tile. */
-VEC_FN void S(column_leaf)(fold how, const char *const *rows, int n, int64_t columns,
+/** Calls column_vector() for all columns of a tile and n rows: 8, 4, 2 or 1. */
+VEC_FN void S(column_leaf)(fold how, ts_dtype kind, const char *const *rows, int n, int64_t columns,
                            const T *params, const T (*level)[TILE], unsigned carry, T *out)
 {
+#define LEAF_OF(n)                                                                                 \
+    case n:                                                                                        \
+        /* exponentials are large inlined code, so they have no separate loop for whole vectors */ \
+        for (; how != FOLD_EXP && j + LANES <= columns; j += LANES)                                \
+            S(column_vector)(how, kind, rows, n, j, LANES, params, level, carry, out);             \
+        for (; j < columns; j += LANES)                                                            \
+            S(column_vector)(how, kind, rows, n, j, columns - j, params, level, carry, out);       \
+        break;
     int64_t j = 0;
-    /* exponentials are large inlined code, so they have no separate loop for whole vectors */
-    for (; how != FOLD_EXP && j + LANES <= columns; j += LANES)
-        S(column_vector)(how, rows, n, j, LANES, params, level, carry, out);
-    for (; j < columns; j += LANES)
-        S(column_vector)(how, rows, n, j, columns - j, params, level, carry, out);
+    switch (n) {
+        LEAF_OF(LEAF_LINES) LEAF_OF(4) LEAF_OF(2) LEAF_OF(1)
+    }
+#undef LEAF_OF
 }
 
 /** Folds n <= ROW_BLOCK rows of at most TILE columns, starting at column `from`, into out, with a
- * cascade per column. Rows of bf16 or f16 have at most NARROW columns and are widened one leaf at a
- * time. */
+ * cascade per column. Plain folds of bf16 and f16 widen vectors in registers. Other folds have at
+ * most NARROW columns of halves, which are widened one leaf at a time. */
 VEC_FN void S(fold_columns)(fold how, const reduction *r, const char *const *rows, int64_t from,
                             int64_t n, int64_t columns, const T *params, T *out)
 {
     T level[ROW_LEVELS][TILE];
     const char *leaf[LEAF_LINES];
+    const ts_dtype real = sizeof(T) == 4 ? TS_F32 : TS_F64;
 #if TS_REAL == 32
     T wide[LEAF_LINES][NARROW];
 #endif
@@ -161,25 +170,24 @@ VEC_FN void S(fold_columns)(fold how, const reduction *r, const char *const *row
         bool last = some == n;
         unsigned carry = last ? leaves : leaves & ~(leaves + 1);
         T *to = last ? out : level[__builtin_ctz(leaves + 1)];
-        for (int i = 0; i < some; i++) {
+        for (int i = 0; i < some; i++)
             leaf[i] = rows[i] + from * (r->widen ? 2 : (int64_t)sizeof(T));
-#if TS_REAL == 32
-            if (r->widen) {
-                rows_widen(wide[i], leaf[i], r->half, columns);
-                leaf[i] = (const char *)wide[i];
-            }
-#endif
-        }
-        switch (some) {
-        case LEAF_LINES:
-            S(column_leaf)(how, leaf, LEAF_LINES, columns, params, level, carry, to);
-            break;
-        case 4: S(column_leaf)(how, leaf, 4, columns, params, level, carry, to); break;
-        case 2: S(column_leaf)(how, leaf, 2, columns, params, level, carry, to); break;
-        default: S(column_leaf)(how, leaf, 1, columns, params, level, carry, to);
-        }
         rows += some;
         n -= some;
+#if TS_REAL == 32
+        if (r->widen && is_plain(how)) {
+            if (r->half == TS_BF16)
+                S(column_leaf)(how, TS_BF16, leaf, some, columns, params, level, carry, to);
+            else
+                S(column_leaf)(how, TS_F16, leaf, some, columns, params, level, carry, to);
+            continue;
+        }
+        for (int i = 0; r->widen && i < some; i++) {
+            rows_widen(wide[i], leaf[i], r->half, columns);
+            leaf[i] = (const char *)wide[i];
+        }
+#endif
+        S(column_leaf)(how, real, leaf, some, columns, params, level, carry, to);
     }
 }
 
@@ -271,14 +279,16 @@ VEC_FN void S(outer_tasks)(fold how, ts_parallel_body body, const reduction *r, 
         int64_t j = tile * TILE, columns = ts_min64(TILE, r->width - j);
         walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, outer);
         walker row = walker_at(r->reduced, r->sizes, r->steps, first);
-        for (int64_t i = 0; i < n; i++) {
-            rows[i] = r->x + kept.offset + row.offset + j * item;
-            if (i + 1 < n)
-                walker_next(&row);
+        for (int64_t i = 0, some; i < n; i += some, walker_move(&row, some)) {
+            const char *x = r->x + kept.offset + row.offset + j * item;
+            some = walker_run(&row, n - i);
+            for (int64_t k = 0; k < some; k++)
+                rows[i + k] = x + k * r->steps[0];
         }
         const T *params = r->params ? (const T *)r->params + outer * r->width + j : NULL;
         T *out = (T *)r->out + (outer * r->parts + part) * r->width + j;
-        for (int64_t from = 0, most = r->widen ? NARROW : TILE; from < columns; from += most)
+        int64_t most = r->widen && !is_plain(how) ? NARROW : TILE;
+        for (int64_t from = 0; from < columns; from += most)
             S(fold_columns)(how, r, rows, from, n, ts_min64(most, columns - from),
                             params ? params + from : NULL, out + from);
     }

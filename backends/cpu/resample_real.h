@@ -316,6 +316,13 @@ VEC_FN void S(add_taps)(ts_dtype kind, const line_job *job, const taps *t, int64
                                 S(sum_run)(kind, job->x, x + t[j].first, t[j].count);
             continue;
         }
+        if (back && axis->map <= TS_AXIS_ADAPTIVE) { /* a window may be much longer than a part */
+            int64_t from = t[j].first - first, last = ts_min64(from + t[j].count, n);
+            T term = (T)t[j].weight * g;
+            for (int64_t i = ts_max64(from, 0); i < last; i++)
+                to[i] += term;
+            continue;
+        }
         for (int64_t k = 0; k < t[j].count; k++) {
             int64_t i = index_of(axis, &t[j], k);
             T weight = (T)weight_of(axis, &t[j], k);

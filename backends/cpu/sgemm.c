@@ -3,7 +3,8 @@
  *
  * k is divided evenly into slices, and b into panels as wide as two vectors. A panel of a slice is
  * packed and stays in the L1 cache while it is multiplied with rows of a. The kernel reads a in
- * place, or from a packed copy if columns of a are dense and several panels use it. An element of
+ * place, or from a packed copy if several panels use it and columns of a are dense, or rows of a
+ * share the sets of the L1 cache. An element of
  * the result is one chain of fused multiply-adds per slice, and the sums of slices are added in
  * order, so the division of tiles among threads changes no bit.
  *
@@ -22,6 +23,7 @@
 #define DEPTH 256    /* most rows of a slice */
 #define PACKED_SLICES 2 /* slices of b that are packed before they are multiplied */
 #define LINE (64 / (int64_t)sizeof(float)) /* floats of a cache line */
+#define ALIASED (4096 / (int64_t)sizeof(float)) /* rows that many floats apart share their sets */
 #define PANEL MICRO_COLUMNS_F
 #define BLOCK_GROUP 4   /* blocks of rows that use a panel while it is in the L1 cache */
 #define PACKED_GROUP 16 /* the same if the rows are packed */
@@ -303,7 +305,7 @@ static ahead look_ahead(const ts_gemm *g, const packing *c, int64_t slice, int64
     int64_t columns =
         last && g->b_column == 1 ? ts_min64(c->part * PANEL, g->n - first * PANEL) : 0;
     return (ahead){.a = (const float *)g->a + row + p * g->a_column,
-                   .a_lines = ts_ceil_div(rows, LINE),
+                   .a_lines = g->a_row == 1 ? ts_ceil_div(rows, LINE) : 0,
                    .b = (const float *)g->b + p * g->b_row + first * PANEL,
                    .b_lines = ts_ceil_div(columns, LINE)};
 }
@@ -327,9 +329,9 @@ static const float *take_lines(ahead *next, const ts_gemm *g, const float *idle,
 
 /**
  * Multiplies the group of blocks at `begin` with the part of the panels at `first`, over one
- * slice. The micro-kernel of the first panel also packs the block. The micro-kernel of the first
- * block also packs the panel if rows of b are dense and the panel is full; other panels are packed
- * before.
+ * slice. The micro-kernel of the first panel also packs the block, if columns of a are dense; other
+ * blocks are packed before. The micro-kernel of the first block also packs the panel if rows of b
+ * are dense and the panel is full; other panels are packed before.
  */
 static void run_group(const ts_gemm *g, const packing *c, int64_t slice, int64_t first,
                       int64_t begin, float *sums, float *packed)
@@ -353,7 +355,10 @@ static void run_group(const ts_gemm *g, const packing *c, int64_t slice, int64_t
             int64_t row = share(c->rows, i), rows = share(c->rows, i + 1) - row;
             float *block = blocks + (i - begin) * MICRO_BLOCK * c->depth;
             float *to = (float *)g->c + row * g->c_row + column;
-            bool new_block = j == first;
+            bool new_block = j == first && g->a_row == 1;
+            if (j == first && !new_block)
+                vf_pack_transposed(block, MICRO_BLOCK,
+                                   (const float *)g->a + row * g->a_row + p, g->a_row, rows, depth);
             const float *a = new_block ? (const float *)g->a + row + p * g->a_column : block;
             const float *b = copied ? panel : (const float *)g->b + p * g->b_row + column;
             int64_t a_step = new_block ? g->a_column : MICRO_BLOCK,
@@ -458,7 +463,8 @@ static void cut_tiles(ts_sgemm_plan *t, const ts_gemm *g)
 
 bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *t, const ts_gemm *g, float *sums)
 {
-    bool a_columns = g->a_row == 1 && g->a_column != 1 && g->m > 1 && g->k > 1;
+    bool a_columns = g->a_row == 1 && g->a_column != 1 && g->m > 1 && g->k > 1,
+         aliased = g->a_column == 1 && g->a_row > 1 && g->a_row % ALIASED == 0;
     t->small = is_small(g);
     if (VEC_ISA == VEC_IS_baseline || !g->m || !g->n || !g->k || (sums && !a_columns))
         return false;
@@ -472,7 +478,8 @@ bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *t, const ts_gemm *g, float *sums)
         .g = g, .sums = sums, .rows = g->m, .columns = g->n, .across = 1, .parts = 1, .count = 1};
     t->alone = ts_in_parallel() || ts_num_threads() == 1;
     /* packing a saves time if several panels use it */
-    t->a_packed = a_columns && (sums || (g->n > PANEL && g->m > MICRO_ROWS));
+    t->a_packed = (a_columns && sums) ||
+                  ((a_columns || aliased) && g->n > PANEL && g->m > MICRO_ROWS);
     if (t->a_packed)
         cut_tiles(t, g);
     int64_t part, floats;

@@ -149,63 +149,100 @@ static void S(softmax_backward_short)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/* ---------------------------------------------- columns: LANES of the inner dim at a time -- */
+/* ------------------------------------------ columns: some vectors of the inner dim at a time -- */
 
-/** Task t is tile t % tiles of outer index t / tiles; a tile is LANES columns of the inner dim. */
-static void S(softmax_columns)(void *ctx, int64_t begin, int64_t end)
+/* Vector v of row k of a tile. */
+#define GET(p, v) S(get)(kind, p, at + k * step + (v) * LANES, left - (v) * LANES)
+#define SET(p, v, y) S(set)(kind, p, at + k * step + (v) * LANES, y, left - (v) * LANES)
+
+/** Softmax of `vectors` vectors of columns at index `at`; `left` columns are valid. */
+VEC_FN void S(softmax_tile)(ts_dtype kind, const softmax_job *job, int64_t at, int64_t left,
+                            int vectors)
 {
-    const softmax_job *job = ctx;
-    int64_t n = job->n, step = job->inner, tiles = ts_ceil_div(step, LANES);
-    for (int64_t t = begin; t < end; t++) {
-        int64_t at = t / tiles * n * step + t % tiles * LANES, left = step - t % tiles * LANES;
-        const T *x = (const T *)job->x + at;
-        T *y = (T *)job->y + at;
-        V top = F(set1)(-(T)INFINITY), sum = F(zero)();
-        for (int64_t k = 0; k < n; k++)
-            top = F(max_fast)(S(load_some)(x + k * step, left, F(zero)()), top);
-        for (int64_t k = 0; k < n; k++) {
-            V e = F(exp)(S(load_some)(x + k * step, left, F(zero)()) - top);
-            sum += e;
-            if (!job->log)
-                S(store_some)(y + k * step, e, left);
+    /* stored terms of halves are rounded, so these terms are computed twice */
+    bool half = kind == TS_BF16 || kind == TS_F16, keep = !job->log && !half;
+    int64_t n = job->n, step = job->inner;
+    V top[COLUMN_VECTORS], sum[COLUMN_VECTORS];
+    for (int v = 0; v < vectors; v++) {
+        top[v] = F(set1)(-(T)INFINITY);
+        sum[v] = F(zero)();
+    }
+    for (int64_t k = 0; k < n; k++)
+        for (int v = 0; v < vectors; v++)
+            top[v] = F(max_fast)(GET(job->x, v), top[v]);
+    for (int64_t k = 0; k < n; k++)
+        for (int v = 0; v < vectors; v++) {
+            V e = F(exp)(GET(job->x, v) - top[v]);
+            sum[v] += e;
+            if (keep)
+                SET(job->y, v, e);
         }
-        V last = 1 / sum;
+    for (int v = 0; v < vectors; v++) {
+        V last = 1 / sum[v];
         if (job->log)
-            last = F(log)(sum);
-        for (int64_t k = 0; k < n; k++) {
-            if (job->log)
-                S(store_some)(y + k * step,
-                              (S(load_some)(x + k * step, left, F(zero)()) - top) - last, left);
-            else
-                S(store_some)(y + k * step, S(load_some)(y + k * step, left, F(zero)()) * last,
-                              left);
-        }
+            last = F(log)(sum[v]);
+        sum[v] = last;
     }
+    for (int64_t k = 0; k < n; k++)
+        for (int v = 0; v < vectors; v++) {
+            V e = GET(keep ? job->y : job->x, v);
+            if (!keep)
+                e -= top[v];
+            if (job->log)
+                e -= sum[v];
+            else if (half)
+                e = F(exp)(e) * sum[v];
+            else
+                e *= sum[v];
+            SET(job->y, v, e);
+        }
 }
 
-static void S(softmax_backward_columns)(void *ctx, int64_t begin, int64_t end)
+/** The gradient, as softmax_tile(). */
+VEC_FN void S(softmax_backward_tile)(ts_dtype kind, const softmax_job *job, int64_t at,
+                                     int64_t left, int vectors)
 {
-    const softmax_job *job = ctx;
-    int64_t n = job->n, step = job->inner, tiles = ts_ceil_div(step, LANES);
-    for (int64_t t = begin; t < end; t++) {
-        int64_t at = t / tiles * n * step + t % tiles * LANES, left = step - t % tiles * LANES;
-        const T *g = (const T *)job->g + at, *y = (const T *)job->x + at;
-        T *dx = (T *)job->y + at;
-        V sum = F(zero)();
-        for (int64_t k = 0; k < n; k++) {
-            V gk = S(load_some)(g + k * step, left, F(zero)());
+    int64_t n = job->n, step = job->inner;
+    V sum[COLUMN_VECTORS];
+    for (int v = 0; v < vectors; v++)
+        sum[v] = F(zero)();
+    for (int64_t k = 0; k < n; k++)
+        for (int v = 0; v < vectors; v++) {
+            V g = GET(job->g, v);
             if (job->log)
-                sum += gk;
+                sum[v] += g;
             else
-                sum = F(fma)(gk, S(load_some)(y + k * step, left, F(zero)()), sum);
+                sum[v] = F(fma)(g, GET(job->x, v), sum[v]);
         }
-        for (int64_t k = 0; k < n; k++) {
-            V gk = S(load_some)(g + k * step, left, F(zero)()),
-              yk = S(load_some)(y + k * step, left, F(zero)());
-            V d = (gk - sum) * yk;
+    for (int64_t k = 0; k < n; k++)
+        for (int v = 0; v < vectors; v++) {
+            V g = GET(job->g, v), y = GET(job->x, v), d = (g - sum[v]) * y;
             if (job->log)
-                d = gk - F(exp)(yk) * sum;
-            S(store_some)(dx + k * step, d, left);
+                d = g - F(exp)(y) * sum[v];
+            SET(job->y, v, d);
         }
-    }
 }
+#undef GET
+#undef SET
+
+/* Tasks are tiles of COLUMN_VECTORS vectors; task t is tile t % tiles of outer index t / tiles. The
+ * last columns are processed one vector at a time. */
+#define COLUMNS(name, of, kind)                                                                    \
+    static void name##_columns_##of(void *ctx, int64_t begin, int64_t end)                         \
+    {                                                                                              \
+        const softmax_job *job = ctx;                                                              \
+        int64_t width = COLUMN_VECTORS * LANES, tiles = ts_ceil_div(job->inner, width);            \
+        for (int64_t t = begin; t < end; t++) {                                                    \
+            int64_t column = t % tiles * width, left = ts_min64(job->inner - column, width),       \
+                    at = t / tiles * job->n * job->inner + column;                                 \
+            if (left == width)                                                                     \
+                S(name##_tile)(kind, job, at, width, COLUMN_VECTORS);                              \
+            else                                                                                   \
+                for (int64_t j = 0; j < left; j += LANES)                                          \
+                    S(name##_tile)(kind, job, at + j, left - j, 1);                                \
+        }                                                                                          \
+    }
+#define BODIES(of, kind) COLUMNS(softmax, of, kind) COLUMNS(softmax_backward, of, kind)
+FOR_KINDS(BODIES)
+#undef BODIES
+#undef COLUMNS

@@ -4,6 +4,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/tensor.h"
@@ -104,6 +105,49 @@ TS_TEST(norms_keep_channels_last)
             assert_close(dw[0][op], dw[1][op], 1e-3);
         }
     }
+}
+
+/** A number from least to most; *state: of the generator, advanced. */
+static int64_t drawn(uint64_t *state, int64_t least, int64_t most)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return least + (int64_t)((*state >> 33) % (uint64_t)(most - least + 1));
+}
+
+/* Channels that fill bands, strips and vectors, or not; positions of one piece or several. */
+TS_TEST(drawn_norms_of_channels_last_equal_those_in_f64, .loop = 16)
+{
+    TS_SCOPE;
+    const char *text = getenv("TS_TEST_SEED");
+    uint64_t state = (text ? strtoull(text, NULL, 10) : 1) + (uint64_t)_i * 7919;
+    int64_t c = drawn(&state, 1, (int64_t[]){8, 70, 300, 1300}[_i % 4]),
+            h = drawn(&state, 2, c > 100 ? 20 : 60), w = drawn(&state, 2, 20);
+    ts_manual_seed(state);
+    ts_tensor *x = last_of(ts_normal(TS_SIZES(drawn(&state, 1, 3), c, h, w), 1, 2, TS_F32)),
+              *g = last_of(ts_normal(x->sizes, 4, 0, 1, TS_F32)),
+              *weight = ts_normal(&c, 1, 1, 1, TS_F32), *bias = ts_normal(&c, 1, 0, 1, TS_F32),
+              *mean = ts_mean_dims(x, TS_SIZES(0, 2, 3), false), *y[3], *dx[3];
+    ts_tensor *var = ts_mean_dims(ts_square(ts_sub(x, ts_reshape(mean, TS_SIZES(c, 1, 1)))),
+                                  TS_SIZES(0, 2, 3), false);
+    for (int k = 0; k < 3; k++) { /* 1 and 3 threads, then f64 */
+        ts_dtype dtype = k < 2 ? TS_F32 : TS_F64;
+        ts_set_num_threads(1 + 2 * (k & 1));
+        ts_tensor *xk = ts_to(x, dtype), *gk = ts_to(g, dtype);
+        if (k == 2) {
+            xk = ts_clone(ts_contiguous(xk));
+            gk = ts_contiguous(gk);
+        }
+        y[k] = ts_batch_norm(xk, TS_NONE, TS_NONE, ts_to(weight, dtype), ts_to(bias, dtype), true,
+                             0.1, 1e-5);
+        dx[k] = ts_batch_norm_backward(gk, xk, ts_to(mean, dtype), ts_to(var, dtype),
+                                       ts_to(weight, dtype), 1e-5, false, NULL, NULL);
+        OK(y[k]);
+        OK(dx[k]);
+    }
+    ck_assert_mem_eq(ts_data(y[0]), ts_data(y[1]), (size_t)ts_numel(x) * 4);
+    ck_assert_mem_eq(ts_data(dx[0]), ts_data(dx[1]), (size_t)ts_numel(x) * 4);
+    assert_close(y[0], y[2], 1e-4);
+    assert_close(dx[0], dx[2], 1e-4);
 }
 
 TS_TEST(norms_have_the_same_bits_for_any_number_of_threads)

@@ -548,11 +548,17 @@ static int64_t drawn_size(uint32_t seed, int64_t i, int64_t most)
     return 1 + (int64_t)((value(seed, i) + 1) / 2 * (double)most) % most;
 }
 
+/** Seed of drawn case i, which TS_TEST_SEED changes. */
+static uint32_t seed_of(int i)
+{
+    const char *drawn = getenv("TS_TEST_SEED");
+    return (uint32_t)(i + 1) * 7919u + (drawn ? (uint32_t)atoi(drawn) : 0u);
+}
+
 TS_TEST(drawn_products_of_halves_are_rounded_once, .loop = 60)
 {
     TS_SCOPE;
-    const char *drawn = getenv("TS_TEST_SEED");
-    uint32_t seed = (uint32_t)(_i + 1) * 7919u + (drawn ? (uint32_t)atoi(drawn) : 0u);
+    uint32_t seed = seed_of(_i);
     static const int64_t few[] = {1, 2, 3};
     int64_t m = _i % 3 ? drawn_size(seed, 0, 200) : few[_i / 3 % 3], n = drawn_size(seed, 1, 70),
             k = drawn_size(seed, 2, _i % 10 ? 90 : 5000);
@@ -583,4 +589,21 @@ TS_TEST(drawn_products_of_halves_are_rounded_once, .loop = 60)
               *error = ts_abs(ts_sub(ts_to(y[0], TS_F64), want));
     ck_assert_int_eq(ts_item(ts_max(ts_sub(error, allowed)), &worst), TS_OK);
     ck_assert_double_le(worst, 0);
+}
+
+/* The kernel packs rows of `a` that share the sets of a cache. */
+TS_TEST(drawn_products_of_rows_4_KiB_apart, .loop = 16)
+{
+    TS_SCOPE;
+    uint32_t seed = seed_of(_i);
+    int64_t m = drawn_size(seed, 0, 90), n = drawn_size(seed, 1, 120),
+            row = 1024 * drawn_size(seed, 2, 3), k = row - drawn_size(seed, 3, row / 2);
+    ts_tensor *a = ts_slice(filled(seed, TS_F32, TS_SIZES(m, row)), 1, row - k, row, 1), *y[2],
+              *b = matrix(seed, TS_F32, k, n, _i % 2), *bias = filled(5, TS_F32, TS_SIZES(n));
+    for (int i = 0; i < 2; i++) {
+        ts_set_num_threads(1 + 2 * i);
+        ck_assert_ptr_nonnull(y[i] = ts_addmm(bias, a, b));
+    }
+    ck_assert(same_bits(y[0], y[1]));
+    check_product(y[0], a, b, bias);
 }

@@ -152,3 +152,26 @@ TS_TEST(short_rows_have_the_bits_of_single_rows)
             }
         }
 }
+
+/* Columns of halves are computed in f32 and rounded once. */
+TS_TEST(columns_of_halves_have_the_bits_of_rounded_columns, .loop = 12)
+{
+    TS_SCOPE;
+    const char *text = getenv("TS_TEST_SEED");
+    uint64_t state = (text ? strtoull(text, NULL, 10) : 1) + (uint64_t)_i * 7919;
+    int64_t sizes[3];
+    for (int d = 0; d < 3; d++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        sizes[d] = 1 + (int64_t)((state >> 33) % (d ? 150 : 4));
+    }
+    ts_dtype half = _i % 2 ? TS_BF16 : TS_F16;
+    ts_tensor *x = ts_to(numbers(_i, sizes, 3, TS_F32), half),
+              *g = ts_to(numbers(_i + 9, sizes, 3, TS_F32), half);
+    for (int which = 0; which < 2; which++) {
+        ts_tensor *y = call(which, x, 1), *wide = ts_to(y, TS_F32), *up = ts_to(g, TS_F32);
+        ck_assert(same_bits(y, ts_to(call(which, ts_to(x, TS_F32), 1), half)));
+        ck_assert(same_bits(which ? ts_log_softmax_backward(g, y, 1) : ts_softmax_backward(g, y, 1),
+                            ts_to(which ? ts_log_softmax_backward(up, wide, 1)
+                                        : ts_softmax_backward(up, wide, 1), half)));
+    }
+}
