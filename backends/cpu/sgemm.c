@@ -4,9 +4,9 @@
  * k is divided evenly into slices, and b into panels as wide as two vectors. A panel of a slice is
  * packed and stays in the L1 cache while it is multiplied with rows of a. The kernel reads a in
  * place, or from a packed copy if several panels use it and columns of a are dense, or rows of a
- * share the sets of the L1 cache. An element of
- * the result is one chain of fused multiply-adds per slice, and the sums of slices are added in
- * order, so the division of tiles among threads changes no bit.
+ * share the sets of the L1 cache. An element of the result is one chain of fused multiply-adds per
+ * slice, and the sums of slices are added in order, so the division of tiles among threads changes
+ * no bit.
  *
  * If a is read in place, PACKED_SLICES slices of b are packed before they are multiplied. If both
  * operands are packed, as for gradients of weights, each thread computes a tile of the result (or
@@ -463,8 +463,7 @@ static void cut_tiles(ts_sgemm_plan *t, const ts_gemm *g)
 
 bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *t, const ts_gemm *g, float *sums)
 {
-    bool a_columns = g->a_row == 1 && g->a_column != 1 && g->m > 1 && g->k > 1,
-         aliased = g->a_column == 1 && g->a_row > 1 && g->a_row % ALIASED == 0;
+    bool a_columns = g->a_row == 1 && g->a_column != 1 && g->m > 1 && g->k > 1;
     t->small = is_small(g);
     if (VEC_ISA == VEC_IS_baseline || !g->m || !g->n || !g->k || (sums && !a_columns))
         return false;
@@ -478,6 +477,7 @@ bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *t, const ts_gemm *g, float *sums)
         .g = g, .sums = sums, .rows = g->m, .columns = g->n, .across = 1, .parts = 1, .count = 1};
     t->alone = ts_in_parallel() || ts_num_threads() == 1;
     /* packing a saves time if several panels use it */
+    bool aliased = g->a_column == 1 && g->a_row > 1 && g->a_row % ALIASED == 0;
     t->a_packed = (a_columns && sums) ||
                   ((a_columns || aliased) && g->n > PANEL && g->m > MICRO_ROWS);
     if (t->a_packed)
