@@ -143,16 +143,16 @@ static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype,
     }
     c->dropout = a.dropout_p > 0;
     c->dropped = (uint32_t)ceil(a.dropout_p * 0x1p24);
-    c->grow = a.dropout_p < 1 ? 1 / (1 - a.dropout_p) : 0;
-    c->grow_half = (float)c->grow;
+    c->dropout_scale = a.dropout_p < 1 ? 1 / (1 - a.dropout_p) : 0;
+    c->dropout_scale_half = (float)c->dropout_scale;
     c->seed = a.rng.seed;
     c->offset = a.rng.offset;
     /* the maximum of raw scores gives the maximum of scaled scores only if the scale is positive */
-    c->bent = c->mask_type > MASK_BOOL || c->softcap > 0 || !(a.scale > 0) || isinf(a.scale);
-    c->rules = c->bent || c->mask_type != NO_MASK || c->dropout;
+    c->adjusted = c->mask_type > MASK_BOOL || c->softcap > 0 || !(a.scale > 0) || isinf(a.scale);
+    c->rules = c->adjusted || c->mask_type != NO_MASK || c->dropout;
     c->raw_to_log2 = (float)(a.scale * log2_e);
     c->by_scale = (float)(1 / a.scale);
-    c->to_log2 = c->bent ? log2_e : c->raw_to_log2;
+    c->to_log2 = c->adjusted ? log2_e : c->raw_to_log2;
     return TS_OK;
 }
 

@@ -80,7 +80,7 @@ template <class T> struct attention_adder {
 /**
  * attention_head::add_mask() in two steps, for a lane's elements of N tiles of 16 x 8: fetch()
  * loads the mask's elements ahead of time, add() adds them to the raw scores. add_to_scaled() adds
- * them to scaled scores instead, as attention_head::bend() does.
+ * them to scaled scores instead, as attention_head::adjust_scores() does.
  */
 template <class T, int N> struct attention_addends {
     /* one element per word; two adjacent elements per word if `two` and the mask's dtype is T */

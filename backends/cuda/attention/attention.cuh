@@ -58,7 +58,7 @@ struct attention_call {
     unsigned unit_room;
     CUtensorMap *maps;
     double scale;      /* factor of the raw scores q k */
-    float to_log2;     /* multiplies a score to give an exponent of 2: a raw score, or if `bent`
+    float to_log2;     /* multiplies a score to give an exponent of 2: a raw score, or if `adjusted`
                           the result of attention_score() */
     float raw_to_log2; /* multiplies a raw score (q k, unscaled) to give an exponent of 2 */
     float by_scale;    /* 1 / scale */
@@ -78,8 +78,8 @@ struct attention_call {
     int64_t k_lengths_step;
     int64_t q_tokens, k_tokens; /* rows of the tensors: rows and keys unless packed */
     bool uneven;   /* batches have lengths of their own: packed sequences, or k_lengths */
-    bool rules;    /* a mask or dropout, or `bent` */
-    bool bent;     /* an additive mask, a softcap, or a scale that is not positive and finite:
+    bool rules;    /* a mask or dropout, or `adjusted` */
+    bool adjusted; /* an additive mask, a softcap, or a scale that is not positive and finite:
                       kernels compute scores by attention_score() */
     float softcap; /* 0: none */
     float by_softcap; /* scale / softcap, or 0 */
@@ -88,8 +88,8 @@ struct attention_call {
     int64_t mask_steps[4]; /* strides in elements: batch, head, row, key */
     bool dropout;
     uint32_t dropped; /* drop probability times 2^24 */
-    double grow;      /* 1 / (1 - p) for drop probability p, or 0 if p is 1 */
-    float grow_half;  /* the same factor, for kernels of halves */
+    double dropout_scale; /* 1 / (1 - p) for drop probability p, or 0 if p is 1 */
+    float dropout_scale_half; /* the same factor, for kernels of halves */
     uint64_t seed, offset;
 };
 
@@ -237,7 +237,7 @@ __device__ __forceinline__ A attention_added(const attention_call &c, int batch,
                                       : (A)((const float *)c.mask)[at];
 }
 
-/** The factor by which dropout multiplies a pair's weight: 0 or c.grow. */
+/** The factor by which dropout multiplies a pair's weight: 0 or c.dropout_scale. */
 template <class A>
 __device__ __forceinline__ A attention_kept(const attention_call &c, int batch, int head, int row,
                                             int key)
@@ -245,7 +245,7 @@ __device__ __forceinline__ A attention_kept(const attention_call &c, int batch, 
     uint64_t n = (((uint64_t)batch * c.heads + head) * c.rows + row) * c.keys + key;
     philox_block b(c.seed, c.offset + n / 4);
     uint32_t w = n % 4 < 2 ? (n % 2 ? b.w[1] : b.w[0]) : (n % 2 ? b.w[3] : b.w[2]);
-    return (w >> 8) < c.dropped ? 0 : (A)c.grow;
+    return (w >> 8) < c.dropped ? 0 : (A)c.dropout_scale;
 }
 
 /* ---------------------------------------------------------------------------- launches ---- */

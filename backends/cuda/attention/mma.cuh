@@ -301,7 +301,7 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<T, DEPTH, RULE
                         for (int e = 0; e < 2; e++) {
                             int key = from + n * 8 + lane % 4 * 2 + e;
                             float &x = s[m][n][2 * half + e], slope;
-                            if (RULES && c.bent)
+                            if (RULES && c.adjusted)
                                 x = rules.score<T>(x, row, key, slope);
                             if ((!whole && !sees(span, row, key)) ||
                                 (RULES && c.mask_type == MASK_BOOL && !shown.has(n, 2 * half + e)))
@@ -321,7 +321,7 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<T, DEPTH, RULE
                 auto power = [&](float x) {
                     return exp2_fast(RULES ? (x - base) * c.to_log2 : x * c.to_log2 - base);
                 };
-                float shrink = power(before);
+                float rescale = power(before);
 #pragma unroll
                 for (int n = 0; n < WIDE / 8; n++)
 #pragma unroll
@@ -336,11 +336,11 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<T, DEPTH, RULE
 #pragma unroll
                         for (int e = 2 * half; e < 2 * half + 2; e++)
                             s[m][n][e] = kept.has(n, e) ? s[m][n][e] : 0;
-                sum[m][half] = sum[m][half] * shrink + total;
+                sum[m][half] = sum[m][half] * rescale + total;
 #pragma unroll
                 for (int n = 0; n < DEPTH / 8; n++) {
-                    o[m][n][2 * half] *= shrink;
-                    o[m][n][2 * half + 1] *= shrink;
+                    o[m][n][2 * half] *= rescale;
+                    o[m][n][2 * half + 1] *= rescale;
                 }
             }
         accumulate<T, DEPTH, TALL, WIDE>(o, s, v, c.value_depth);
@@ -354,7 +354,7 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<T, DEPTH, RULE
             float total = sum[m][half];
             total += __shfl_xor_sync(0xffffffffu, total, 1);
             total += __shfl_xor_sync(0xffffffffu, total, 2);
-            inverse[m][half] = total == 0 ? 0 : (RULES ? c.grow_half : 1) / total;
+            inverse[m][half] = total == 0 ? 0 : (RULES ? c.dropout_scale_half : 1) / total;
             int row = mine + 16 * m + lane / 4 + 8 * half;
             if (c.lse && lane % 4 == 0 && row < rows)
                 ((float *)c.lse)[statistic_of(c, span, head, first + row)] =

@@ -201,16 +201,16 @@ __launch_bounds__(256, (attention_mma_backward_shape<T, DEPTH, KEYS>::blocks))
                 if (RULES && c.mask_type == MASK_BOOL)
                     visible = visible && shown.has(n, e);
                 float x = s[0][n][e], slope = 1;
-                if (RULES && c.bent)
+                if (RULES && c.adjusted)
                     x = rules.score<T>(x, row, key, slope);
                 float power = x * c.to_log2 - pair.x, change = dp[0][n][e];
-                if (RULES && c.bent) /* > 0 only by rounding, for scores near -2e38 */
+                if (RULES && c.adjusted) /* > 0 only by rounding, for scores near -2e38 */
                     power = power > 0 ? 0 : power;
                 float p = visible ? exp2_fast(power) : 0;
                 s[0][n][e] = p;
                 if (RULES && c.dropout) {
                     s[0][n][e] = kept.has(n, e) ? p : 0;
-                    change = kept.has(n, e) ? change * c.grow_half : 0;
+                    change = kept.has(n, e) ? change * c.dropout_scale_half : 0;
                 }
                 dp[0][n][e] = RULES ? p * (change - pair.y) * slope : p * (change - pair.y);
             }
@@ -237,7 +237,7 @@ __launch_bounds__(256, (attention_mma_backward_shape<T, DEPTH, KEYS>::blocks))
         }
     }
 
-    const float scale = (float)c.scale, grow = RULES ? c.grow_half : 1;
+    const float scale = (float)c.scale, dropout_scale = RULES ? c.dropout_scale_half : 1;
     if (c.splits > 1) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
@@ -253,8 +253,8 @@ __launch_bounds__(256, (attention_mma_backward_shape<T, DEPTH, KEYS>::blocks))
                                                 sum1[0][n][2 * half + 1] * scale};
                 if (KEYS && column < c.value_depth)
                     *(float2 *)(to + c.depth +
-                                column) = {sum2[0][KEYS ? n : 0][2 * half] * grow,
-                                           sum2[0][KEYS ? n : 0][2 * half + 1] * grow};
+                                column) = {sum2[0][KEYS ? n : 0][2 * half] * dropout_scale,
+                                           sum2[0][KEYS ? n : 0][2 * half + 1] * dropout_scale};
             }
         }
         return;
@@ -263,7 +263,7 @@ __launch_bounds__(256, (attention_mma_backward_shape<T, DEPTH, KEYS>::blocks))
     __syncthreads();
     put<T, DEPTH, COLUMNS>(held1, mine, sum1[0], scale, scale, S::parts, part);
     if constexpr (KEYS)
-        put<T, DEPTH, COLUMNS>(held2, mine, sum2[0], grow, grow, S::parts, part);
+        put<T, DEPTH, COLUMNS>(held2, mine, sum2[0], dropout_scale, dropout_scale, S::parts, part);
     __syncthreads();
     const attention_operand &to = KEYS ? c.dk : c.dq;
     if (to.data)

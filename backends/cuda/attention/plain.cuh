@@ -154,7 +154,7 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     attention_plain_kernel(const __grid_constant__ attention_call c, int slices)
 {
     __shared__ plain_tile<A> left, right, p;
-    __shared__ A top[SIDE], sum[SIDE], shrink[SIDE];
+    __shared__ A top[SIDE], sum[SIDE], rescale[SIDE];
     int blocks = (c.rows + SIDE - 1) / SIDE, x = threadIdx.x % 16, y = threadIdx.x / 16,
         warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int64_t index = blockIdx.x / slices;
@@ -197,8 +197,8 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
             p[r][lane] = weight;
             __syncwarp();
             if (lane == 0) {
-                shrink[r] = exp(before - base);
-                sum[r] = sum[r] * shrink[r] + total;
+                rescale[r] = exp(before - base);
+                sum[r] = sum[r] * rescale[r] + total;
                 top[r] = now;
             }
         }
@@ -207,7 +207,7 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
         for (int half = 0; half < 2; half++)
 #pragma unroll
             for (int j = 0; j < SLICE / 16; j++)
-                o[half][j] *= shrink[y + 16 * half];
+                o[half][j] *= rescale[y + 16 * half];
         plain_accumulate(c, o, p, v, from, column, right);
     }
     __syncthreads();
@@ -287,16 +287,16 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
                     row = KEYS ? from + other : first + own,
                     key = KEYS ? first + own : from + other;
                 A score = plain_score<A>(c, span, s[i / 2][i % 2], batch, h, row, key, slope),
-                  kept = 1, weight = 0, slant = 0;
+                  kept = 1, weight = 0, score_grad = 0;
                 if (score > (A)-INFINITY || score != score) {
                     plain_pair<A> pair = pairs[row - first_row];
                     if (c.dropout)
                         kept = attention_kept<A>(c, batch, h, row, key);
                     weight = exp(score - pair.lse);
-                    slant = weight * (dp[i / 2][i % 2] * kept - pair.delta) * slope;
+                    score_grad = weight * (dp[i / 2][i % 2] * kept - pair.delta) * slope;
                 }
                 p[own][other] = weight * kept;
-                ds[own][other] = slant;
+                ds[own][other] = score_grad;
             }
             plain_accumulate(c, sum1, ds, KEYS ? q : k, from, column, right);
             if (KEYS)

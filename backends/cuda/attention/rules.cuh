@@ -119,9 +119,10 @@ __device__ __forceinline__ void pack_kept(uint32_t (&to)[N / 2][4], const float 
         }
 }
 /** The gradient of a score, from its marked probability p and the gradient dp of its weight. */
-__device__ __forceinline__ float marked_gradient(float p, float dp, float delta, float grow)
+__device__ __forceinline__ float marked_gradient(float p, float dp, float delta,
+                                                 float dropout_scale)
 {
-    return fabsf(p) * ((p < 0 ? 0 : dp * grow) - delta);
+    return fabsf(p) * ((p < 0 ? 0 : dp * dropout_scale) - delta);
 }
 
 /** Multiplies two gradients by two slopes, which are packed as f16. */
@@ -317,7 +318,7 @@ struct attention_head {
      * @param slope  as in scale_scores()
      */
     template <class T, int N, class F, class G>
-    __device__ __forceinline__ void bend(float (&s)[N][4], F &&place, G &&slope) const
+    __device__ __forceinline__ void adjust_scores(float (&s)[N][4], F &&place, G &&slope) const
     {
         scale_scores(s, slope);
         if (c.mask_type == MASK_OWN)

@@ -38,7 +38,7 @@ bool attention_splits(const attention_call &c)
     if (wide && depth > 128) /* registers do not hold queries and results */
         return false;
     /* With one tile of keys, Hopper's kernels are faster, because they merge no warps. */
-    if (c.keys <= 64 && c.share == 1 && depth <= 128 && !c.q_starts && !c.bent)
+    if (c.keys <= 64 && c.share == 1 && depth <= 128 && !c.q_starts && !c.adjusted)
         return false;
     /* other kernels would leave most multiprocessors idle */
     int64_t blocks = (int64_t)c.batches * c.heads * ((c.rows + 127) / 128);

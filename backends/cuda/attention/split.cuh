@@ -192,7 +192,7 @@ static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TA
 
         bool whole = from + KEYS <= run.end && sees_all(span, 0, span.rows, from, from + KEYS);
         bool grown = false;
-        float shrink[TALL][2];
+        float rescale[TALL][2];
 #pragma unroll
         for (int m = 0; m < TALL; m++)
 #pragma unroll
@@ -205,7 +205,7 @@ static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TA
                         for (int e = 0; e < 2; e++) {
                             int key = from + n * 8 + quad * 2 + e;
                             float &x = s[m][n][2 * half + e], slope;
-                            if (RULES && c.bent)
+                            if (RULES && c.adjusted)
                                 x = attention_score(c, x, added[m][n][2 * half + e], slope);
                             if (!sees(span, at.row, key) || row_of(m, half) >= packed ||
                                 (RULES && added[m][n][2 * half + e] == -INFINITY))
@@ -224,7 +224,7 @@ static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TA
                 auto power = [&](float x) { /* as in attention_mma_kernel() */
                     return exp2_fast(RULES ? (x - base) * c.to_log2 : x * c.to_log2 - base);
                 };
-                shrink[m][half] = power(before);
+                rescale[m][half] = power(before);
 #pragma unroll
                 for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -240,7 +240,7 @@ static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TA
                         for (int e = 0; e < 2; e++)
                             s[m][n][2 * half + e] *= attention_kept<float>(
                                 c, batch, at.head, at.row, from + n * 8 + quad * 2 + e);
-                sum[m][half] = sum[m][half] * shrink[m][half] + total;
+                sum[m][half] = sum[m][half] * rescale[m][half] + total;
             }
         if (__any_sync(0xffffffffu, grown))
 #pragma unroll
@@ -249,7 +249,7 @@ static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TA
                 for (int n = 0; n < DEPTH / 8; n++)
 #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        o[m][n][e] *= shrink[m][e / 2];
+                        o[m][n][e] *= rescale[m][e / 2];
         accumulate<T, DEPTH, TALL, KEYS>(o, s, v_tile, c.value_depth);
     }
 

@@ -63,14 +63,14 @@ struct alignas(16) attention_lengths {
 
 /**
  * Online softmax: replaces scores by probabilities relative to the running maximum `top` and adds
- * them to `sum`. Returns whether the maximum was raised; then `shrink` is the factor for earlier
+ * them to `sum`. Returns whether the maximum was raised; then `rescale` is the factor for earlier
  * results. The maximum is raised only if some row of the warp grows by more than a factor of 2^8,
  * so probabilities may exceed 1. EXACT subtracts before scaling if the maximum is so large that the
  * rounding error of the product would matter, such as the lowest numbers that a mask adds.
  */
 template <bool EXACT, int N>
 __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)[2],
-                                                  float (&sum)[2], float (&shrink)[2],
+                                                  float (&sum)[2], float (&rescale)[2],
                                                   float to_log2)
 {
     float now[2];
@@ -89,9 +89,9 @@ __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)
     if (grows) {
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            shrink[half] =
+            rescale[half] =
                 now[half] == -INFINITY ? 1 : exp2_fast((top[half] - now[half]) * to_log2);
-            sum[half] *= shrink[half];
+            sum[half] *= rescale[half];
             top[half] = now[half];
         }
     }
@@ -276,7 +276,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     int thread = threadIdx.x % 128, lane = thread % 32,
         mine = group * 64 + thread / 32 * 16 + lane / 4;
     float o[DEPTH / 8][4] = {}, s[WIDE / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {},
-                    shrink[2];
+                    rescale[2];
     /* top and sum of the rows of `round` while the previous round's rows are not yet written */
     float next_top[2], next_sum[2];
     uint32_t p[WIDE / 16][4];
@@ -349,7 +349,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                 if (c.mask_type > MASK_BOOL)
                     added.add_to_scaled(c, s);
             } else {
-                rules.template bend<T>(
+                rules.template adjust_scores<T>(
                     s,
                     [&](int n, int e) {
                         return make_int2(first + mine + e / 2 * 8,
@@ -387,7 +387,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         wgmma_accumulate<T, WIDE>(o, p, v + (passed - 1) % S::stages * S::tile_bytes);
         wgmma_commit();
     };
-    /* the probabilities of tile i, whose scores are complete; returns whether to scale by shrink */
+    /* the probabilities of tile i, whose scores are complete; returns whether to multiply earlier
+     * sums by rescale */
     auto probabilities = [&](int i, float(&of_top)[2], float(&of_sum)[2], auto draws) {
         pin_accumulators(s);
         release(keys.empty(passed));
@@ -398,11 +399,11 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             release(rows.empty(round));
         if (!sees_all(span, begin, min(begin + 64, span.rows), from, from + WIDE))
             attention_mask(s, span, first + mine, from);
-        bool shrinks = attention_softmax<RULES == ADDED || RULES == ANY>(s, of_top, of_sum, shrink,
-                                                                         to_log2);
+        bool rescales = attention_softmax<RULES == ADDED || RULES == ANY>(s, of_top, of_sum,
+                                                                          rescale, to_log2);
         if ((RULES == BITS || RULES == ANY) && draws && c.dropout)
             drop_weights(s, kept);
-        return shrinks;
+        return rescales;
     };
     auto end_sums = [&] {
         wgmma_wait<0>();
@@ -423,15 +424,15 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         for (int n = 0; n < DEPTH / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                o[n][e] *= shrink[e / 2];
+                o[n][e] *= rescale[e / 2];
     };
     /* completes tile i after its scores and the previous tile's sums have started */
     auto step = [&](int i) {
         draw_bits(i, BESIDE);
         wgmma_wait<1>();
-        bool shrinks = probabilities(i, top, sum, BESIDE);
+        bool rescales = probabilities(i, top, sum, BESIDE);
         end_sums();
-        if (shrinks)
+        if (rescales)
             shrink_sums();
     };
     /* writes the rows of round `of`; if `more`, switches top, sum and o to the next rows */
@@ -451,8 +452,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             float total = sum[half];
             total += __shfl_xor_sync(0xffffffffu, total, 1);
             total += __shfl_xor_sync(0xffffffffu, total, 2);
-            float grow = RULES == BITS || RULES == ANY ? c.grow_half : 1;
-            shrink[half] = total == 0 ? 0 : reciprocal(total) * grow;
+            float dropout_scale = RULES == BITS || RULES == ANY ? c.dropout_scale_half : 1;
+            rescale[half] = total == 0 ? 0 : reciprocal(total) * dropout_scale;
             int row = r.first + mine + 8 * half;
             float lse = total == 0 ? -INFINITY : top[half] * (to_log2 * ln_2) + __logf(total);
             if (c.lse && lane % 4 == 0 && row < own.rows)
@@ -465,7 +466,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         if (thread == 0)
             tma_stores_wait();
         turn_wait(8 + group, 128);
-        put_group<T>(out + group * 64 * DEPTH * 2, o, shrink[0], shrink[1]);
+        put_group<T>(out + group * 64 * DEPTH * 2, o, rescale[0], rescale[1]);
         tma_sees_shared();
         turn_wait(8 + group, 128);
         if (thread == 0) {

@@ -291,7 +291,7 @@ static __global__ void __launch_bounds__(384, 1)
                 if (RULES == ADDED)
                     rules.template add_mask<T>(s, place);
                 else if (RULES == ANY)
-                    rules.template bend<T>(s, place, [&](int n, int half, uint32_t word) {
+                    rules.template adjust_scores<T>(s, place, [&](int n, int half, uint32_t word) {
                         asm volatile("st.shared.b32 [%0], %1;" ::"r"(slope_at(n, half)), "r"(word)
                                      : "memory");
                     });
@@ -422,7 +422,7 @@ static __global__ void __launch_bounds__(384, 1)
 #pragma unroll
                     for (int e = 0; e < 4; e++)
                         dp[n][e] = DRAWS ? marked_gradient(s[n][e], dp[n][e], e % 2 ? two.w : two.y,
-                                                           c.grow_half)
+                                                           c.dropout_scale_half)
                                          : s[n][e] * (dp[n][e] - (e % 2 ? two.w : two.y));
                 }
                 if (RULES == ANY && c.softcap > 0)
@@ -509,9 +509,10 @@ static __global__ void __launch_bounds__(384, 1)
                 write_group<T, 64>(own_slabs, 0, dk, (float)c.scale, (float)c.scale,
                                    c.dk.of<T>(w.batch, w.head, key), c.dk.row, left, c.depth);
             if (c.dv.data)
-                write_group<T, 64>(own_slabs, 0, dv, DRAWS ? c.grow_half : 1,
-                                   DRAWS ? c.grow_half : 1, c.dv.of<T>(w.batch, w.head, key),
-                                   c.dv.row, left, c.value_depth);
+                write_group<T, 64>(own_slabs, 0, dv, DRAWS ? c.dropout_scale_half : 1,
+                                   DRAWS ? c.dropout_scale_half : 1,
+                                   c.dv.of<T>(w.batch, w.head, key), c.dv.row, left,
+                                   c.value_depth);
             turn_wait(WRITTEN + group, 128);
         }
     }

@@ -155,7 +155,7 @@ static __global__ void __launch_bounds__(384, 1)
                 if constexpr (RULES == ADDED)
                     rules.template add_mask<T>(s, place);
                 if constexpr (RULES == ANY)
-                    rules.template bend<T>(
+                    rules.template adjust_scores<T>(
                         s, place, [&](int n, int half, uint32_t word) { slopes[n][half] = word; });
                 if (DRAWS && c.mask_type == MASK_BOOL)
                     hide_scores(s, shown);
@@ -195,7 +195,8 @@ static __global__ void __launch_bounds__(384, 1)
 #pragma unroll
                 for (int e = 0; e < 4; e++)
                     dp[n][e] = DRAWS
-                                   ? marked_gradient(s[n][e], dp[n][e], pairs[e / 2].y, c.grow_half)
+                                   ? marked_gradient(s[n][e], dp[n][e], pairs[e / 2].y,
+                                                     c.dropout_scale_half)
                                    : s[n][e] * (dp[n][e] - pairs[e / 2].y);
             if (RULES == ANY && c.softcap > 0)
 #pragma unroll
