@@ -107,10 +107,7 @@ static ts_status refuse_tensor(ts_check_place at, const char *name, const ts_ten
 {
     if (!t)
         return fail_null(at, name, "a tensor", true);
-    if (t != TS_NONE)
-        return ts_fail_dead(op_of(at), at.site, name, t);
-    return ts_fail_op(TS_ERR_NULL, op_of(at), at.site, NULL,
-                      "argument '%s': expected a tensor, got TS_NONE", name);
+    return ts_fail_tensor(op_of(at), at.site, name, t);
 }
 
 /** True if t is a live tensor. TS_NONE and released tensors have the bit TS_KEY_ABSENT. */

@@ -277,6 +277,16 @@ ts_status ts_fail_dead(const char *op, const void *site, const char *argument, c
                       t->data ? t->data : "");
 }
 
+ts_status ts_fail_tensor(const char *op, const void *site, const char *argument, const ts_tensor *t)
+{
+    if (!t)
+        return ts_fail_null(op, site, argument);
+    if (t != TS_NONE)
+        return ts_fail_dead(op, site, argument, t);
+    return ts_fail_op(TS_ERR_NULL, op, site, NULL, "argument '%s': expected a tensor, got TS_NONE",
+                      argument);
+}
+
 void ts_scopes_from_environment(void)
 {
     if (ts_variable_choice("TS_DEBUG", "scopes|arena") != 0)

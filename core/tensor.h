@@ -287,6 +287,10 @@ TS_INLINE bool ts_tensor_is_dead(const ts_tensor *t)
 /** Records TS_ERR_STATE for a dead argument. */
 TS_COLD ts_status ts_fail_dead(const char *op, const void *site, const char *argument,
                                const ts_tensor *t);
+/** The error for an argument that is no live tensor: ts_fail_null() for NULL, TS_ERR_NULL for
+ *  TS_NONE, ts_fail_dead() for a dead tensor. */
+TS_COLD ts_status ts_fail_tensor(const char *op, const void *site, const char *argument,
+                                 const ts_tensor *t);
 /** Ends the scopes that the callback named `what` entered and did not leave. serial: serial number
  *  of the innermost scope before the callback. Returns `status`, or TS_ERR_STATE if that is TS_OK
  *  and such scopes were open. */

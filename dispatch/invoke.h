@@ -57,6 +57,10 @@ TS_INLINE bool ts_is_refused(const ts_value *v)
 }
 /** TS_ERR_VALUE for an argument that ts_value_refused() made. */
 TS_COLD ts_status ts_fail_refused(int op, int index, const ts_value *v, const void *site);
+/** TS_ERR_NULL for a destination that is NULL or TS_NONE. Names argument 0 if it is the
+ *  destination, as in an in-place form, else `out`. */
+TS_COLD ts_status ts_fail_destination(int op, const ts_value *args, int nargs, const ts_tensor *out,
+                                      const void *site);
 /** TS_ERR_UNSUPPORTED for a call without a key to visit. */
 TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
 /** The union of the keys of a list's members; TS_LIST_NULL if a member, or the list of a count
@@ -200,7 +204,7 @@ TS_INLINE ts_tensor *ts_invoke_out(int op, const ts_value *args, int nargs, int 
 {
     ts_value rets[TS_MAX_RETS];
     if (TS_UNLIKELY(!out || out == TS_NONE)) {
-        ts_fail_null(ts_op_name(op), __builtin_return_address(0), "out");
+        ts_fail_destination(op, args, nargs, out, __builtin_return_address(0));
         return NULL;
     }
     rets[0] = ts_value_tensor(out);

@@ -8,6 +8,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 /* ---------------------------------------------------------------------- call as text ---- */
 
@@ -138,10 +139,15 @@ ts_status ts_fail_absent_tensor(ts_frame *f)
                 dead = ts_is_none(t[k]) ? NULL : t[k];
             }
     }
-    if (dead)
-        return ts_fail_dead(ts_op_name(f->op), f->site, name, dead);
-    return ts_fail_op(TS_ERR_NULL, ts_op_name(f->op), f->site, NULL,
-                      "argument '%s': expected a tensor, got TS_NONE", name);
+    return ts_fail_tensor(ts_op_name(f->op), f->site, name, dead ? dead : TS_NONE);
+}
+
+ts_status ts_fail_destination(int op, const ts_value *args, int nargs, const ts_tensor *out,
+                              const void *site)
+{
+    bool in_place = nargs && args[0].tag == TS_TAG_TENSOR && args[0].t == out;
+    return ts_fail_tensor(ts_op_name(op), site, in_place ? ts_ops[op].schema.args[0].name : "out",
+                          out);
 }
 
 /** Writes the keys of the call from the highest down to the backend to text, such as "AUTOCAST,
@@ -204,15 +210,20 @@ ts_status ts_missing_kernel(ts_frame *f)
 {
     char call[512];
     ts_frame_describe(f, call, sizeof call);
-    bool names_device = false; /* a device argument names it: moving tensors is useless */
+    int device = -1; /* the argument that names the device: moving tensors is useless */
     for (int i = 0; i < f->nargs; i++)
-        names_device |= f->args[i].tag == TS_TAG_DEVICE && f->args[i].device.backend == f->key;
+        if (f->args[i].tag == TS_TAG_DEVICE && f->args[i].device.backend == f->key)
+            device = i;
     bool loaded =
         f->key == TS_KEY_CPU || f->key == TS_KEY_META || ts_backend_of((ts_device){f->key, 0});
+    if (device >= 0 && strcmp(ts_key_name(f->key), "?") == 0)
+        return ts_fail_arg_hint(f, device, TS_ERR_DEVICE, "load its backend with ts_backend_load()",
+                                "expected the device of a known backend, got backend number %d",
+                                f->key);
     return ts_fail_op(
         TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
-        names_device && !loaded ? "load the device's backend with ts_backend_load()"
-        : names_device
+        device >= 0 && !loaded ? "load the device's backend with ts_backend_load()"
+        : device >= 0
             ? "make the tensor on the CPU, or register a kernel or a fallback for this backend"
             : "move the tensors with ts_to_device(), or register a kernel or a fallback for "
               "this backend",

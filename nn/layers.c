@@ -220,6 +220,8 @@ static ts_status mlp_build(ts_module *m, int64_t width, int64_t hidden, const ts
 ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts)
 {
     ts_mlp_opts o;
+    TS_TRY_NULL(TS_CHECK_VALUE(width, width >= 1, "at least 1"));
+    TS_TRY_NULL(TS_CHECK_VALUE(hidden, hidden >= 1, "at least 1"));
     TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     ts_module *m = ts_module_new(&mlp_type);
     return m ? ts_nn_built(m, mlp_build(m, width, hidden, &o)) : NULL;

@@ -192,7 +192,8 @@ ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_mod
         return ts_error_set(
             TS_ERR_VALUE,
             "module_add: argument 'child': expected a module without a parent that does not "
-            "contain this one, got another %s", child->type.name);
+            "contain this one, got a module %s that %s", child->type.name,
+            child->parent ? "has a parent" : "contains it");
     if (status == TS_OK)
         status = CHECK_MEMBER_NAME(name);
     ts_member *e = status == TS_OK ? new_member(m, "module_add", name) : NULL;

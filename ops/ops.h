@@ -226,10 +226,7 @@ TS_INLINE bool ts_tensor_ok(const ts_tensor *t, const char *op, const char *name
 {
     if (TS_LIKELY(t && !(t->keys >> TS_KEY_ABSENT)))
         return true;
-    if (!t || t == TS_NONE)
-        ts_fail_null(op, site, name);
-    else
-        ts_fail_dead(op, site, name, t);
+    ts_fail_tensor(op, site, name, t);
     return false;
 }
 

@@ -212,14 +212,16 @@ ts_tensor *ts_dropout(ts_tensor *x, double p, bool train)
 {
     ts_value args[] = {V_T(x), V_F(p)};
     if (keeps_all(p, train))
-        return ts_invoke(TS_OP_alias, args, 1, 1);
+        return ts_tensor_ok(x, "dropout", "self", __builtin_return_address(0))
+                   ? ts_invoke(TS_OP_alias, args, 1, 1)
+                   : NULL;
     return ts_invoke(TS_OP_dropout, args, TS_N(args), 1);
 }
 
 ts_tensor *ts_dropout_(ts_tensor *x, double p, bool train)
 {
     if (keeps_all(p, train))
-        return ts_tensor_ok(x, "dropout", "x", __builtin_return_address(0)) ? x : NULL;
+        return ts_tensor_ok(x, "dropout", "self", __builtin_return_address(0)) ? x : NULL;
     return TS_INVOKE_OUT(x, TS_OP_dropout, V_T(x), V_F(p));
 }
 

@@ -56,7 +56,7 @@ template <class X, class OP, class PRE, class S = X> struct plain_fold {
     {
 #pragma unroll
         for (int e = 0; e < N; e++)
-            if constexpr (std::is_same_v<PRE, squared>) /* with --fmad=false, too */
+            if constexpr (std::is_same_v<PRE, squared>) /* fuses with --fmad=false too */
                 s = fma(x[e], x[e], s);
             else
                 s = OP::of(s, (state)PRE()(x[e]));
@@ -103,7 +103,7 @@ template <class A> struct turning {
     }
 };
 
-/** The largest element of T, transformed before and after; NaN if an element is NaN. */
+/** The largest element of T or, by `turn`, the smallest; NaN if an element is NaN. */
 template <class T> struct extreme_fold {
     using state = ranked_t<T>;
     turning<state> turn;

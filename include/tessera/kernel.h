@@ -92,7 +92,8 @@ typedef struct ts_space {
 /** Writes the space of the running pointwise op to *space; absent arguments (such as a bound of
  * clamp) are not operands. Errors: TS_ERR_STATE for any other op, TS_ERR_NULL. */
 TS_API ts_status ts_kernel_space(const ts_frame *frame, ts_space *space);
-/** The value of a host operand, rounded to the operand's dtype, also if the operand is wide. */
+/** The value of a host operand of a space, rounded to the operand's dtype, also if the operand is
+ *  wide. The operand is not checked. */
 TS_API double ts_operand_number(const ts_operand *operand);
 
 /** A contiguous tensor seen as (outer, count, inner); the op works along the dim of size count. */

@@ -113,6 +113,15 @@ TS_TEST(errors_of_pointwise_ops_name_the_argument)
           "optional tensor is absent");
     WRONG((ts_add(TS_NONE, A)),
           "TS_ERR_NULL: add: argument 'self': expected a tensor, got TS_NONE");
+    WRONG((ts_add_(NULL, A)),
+          "TS_ERR_NULL: add: argument 'self': expected a tensor, got NULL | pass TS_NONE where an "
+          "optional tensor is absent");
+    WRONG((ts_add_(TS_NONE, A)),
+          "TS_ERR_NULL: add: argument 'self': expected a tensor, got TS_NONE");
+    WRONG((ts_add_out(TS_NONE, A, A)),
+          "TS_ERR_NULL: add: argument 'out': expected a tensor, got TS_NONE");
+    WRONG((ts_dropout(TS_NONE, 0, true)),
+          "TS_ERR_NULL: dropout: argument 'self': expected a tensor, got TS_NONE");
     WRONG((ts_add_(N, A)),
           "TS_ERR_DTYPE: add: argument 'self', written in place: expected dtype f32, got i64 | "
           "cast an argument, or use the form that returns a new tensor");
@@ -461,10 +470,15 @@ TS_TEST(errors_of_products_and_layers_name_the_argument)
     WRONG((ts_uniform(TS_SIZES(2), 1, 0, TS_F32)),
           "TS_ERR_VALUE: uniform: argument 'high': expected a finite number of at least low = 1, "
           "got 0");
+    WRONG((ts_empty_on(TS_SIZES(2), TS_F32, ((ts_device){9, 3}))),
+          "TS_ERR_DEVICE: empty: argument 'device': expected the device of a known backend, got "
+          "backend number 9 | load its backend with ts_backend_load()");
     WRONG((ts_randperm(-1)), "TS_ERR_VALUE: randperm: argument 'n': expected 0 to "
                              "9223372036854775807 for dtype i64, got -1");
     WRONG((ts_linear_new(0, 3, true)),
           "TS_ERR_VALUE: linear_new: argument 'in': expected at least 1, got 0");
+    WRONG((ts_mlp_new(3, -1, NULL)),
+          "TS_ERR_VALUE: mlp_new: argument 'hidden': expected at least 1, got -1");
     WRONG((ts_conv_new(4, 6, TS_SIZES(3, 0), true, NULL)),
           "TS_ERR_VALUE: conv_new: argument 'kernel[1]': expected at least 1, got 0");
     WRONG((ts_conv_transpose_new(4, 6, TS_SIZES(3, 3, 3, 3), true, NULL)),

@@ -1,7 +1,7 @@
 /**
  * @file op_samples.c
  * Writes docs/data/samples.tsv to stdout: for each operator that has samples its name, their
- * dtypes, "yes" if META runs it, and the sizes of one call.
+ * dtypes, "yes" if META runs it, and the sizes of one call. Exit status 1 if a call fails.
  */
 // SPDX-License-Identifier: MIT
 #include <string.h>
@@ -80,11 +80,12 @@ static bool write_call(ts_case c)
     return true;
 }
 
-static void write_op(const ts_sample_family *family, int first)
+/** Writes an operator's line. False if its call fails. */
+static bool write_op(const ts_sample_family *family, int first)
 {
     const ts_sample *s = &family->samples[first];
     uint16_t dtypes = 0;
-    bool meta = false;
+    bool meta = false, ok = true;
     ts_case c;
     for (int i = first; i < family->count; i++)
         if (!strcmp(family->samples[i].op, s->op)) {
@@ -100,13 +101,15 @@ static void write_op(const ts_sample_family *family, int first)
         c.dtype = sample_dtypes(s) >> TS_F32 & 1 ? TS_F32
                                                  : (ts_dtype)__builtin_ctz(sample_dtypes(s));
         c.sweep = 4;
-        write_call(c);
+        ok = write_call(c);
     }
     printf("\n");
+    return ok;
 }
 
 int main(void)
 {
+    bool ok = true;
     for (int f = 0; f < ts_sample_family_count; f++) {
         const ts_sample_family *family = ts_sample_families[f];
         for (int i = 0; i < family->count; i++) {
@@ -114,8 +117,8 @@ int main(void)
             while (strcmp(family->samples[before].op, family->samples[i].op))
                 before++;
             if (before == i)
-                write_op(family, i);
+                ok &= write_op(family, i);
         }
     }
-    return 0;
+    return !ok;
 }

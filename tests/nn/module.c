@@ -322,7 +322,9 @@ TS_TEST(misuse_is_named_and_frees_what_was_given)
                      TS_ERR_VALUE);
     ck_assert_int_eq(freed, 2);
     ck_assert_int_eq(ts_module_add(ts_module_child(net, 0), "loop", net, NULL), TS_ERR_VALUE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "got a module Sequential that contains it"));
     ck_assert_int_eq(ts_module_add(net, "again", ts_module_child(net, 0), NULL), TS_ERR_VALUE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "that has a parent"));
     int freed_before = freed; /* a failed add of an ancestor frees nothing */
     ck_assert_int_eq(ts_module_add(ts_module_child(net, 0), NULL, net, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_module_add(net, "not a name", net, NULL), TS_ERR_VALUE);

@@ -39,7 +39,7 @@ TS_TEST(cat_of_channels_last_is_channels_last)
         }
 }
 
-TS_TEST(cat_promotes_and_skips_nothing)
+TS_TEST(cat_promotes_and_skips_empty_tensors_of_one_dim)
 {
     ts_tensor *nothing = count_up(TS_SIZES(0), TS_F32);
     ts_tensor *list[] = {nothing, count_up(TS_SIZES(1, 2), TS_I64),

@@ -23,6 +23,7 @@ TS_BEGIN_DECLS
  * @param weight        (C), or TS_NONE
  * @param bias          (C), or TS_NONE
  * @param momentum      0 to 1; with 1 / k in call k, running statistics are averages of all calls
+ * @param eps           finite, at least 0; added to the variance
  */
 TS_API ts_tensor *ts_batch_norm(ts_tensor *self, ts_tensor *running_mean, ts_tensor *running_var,
                                 ts_tensor *weight, ts_tensor *bias, bool training, double momentum,
