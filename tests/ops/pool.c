@@ -412,6 +412,43 @@ TS_TEST(gradients_by_taps_equal_those_by_indices)
     }
 }
 
+/** The gradient, for the result's gradient, of the sum of `factors` times the gradient of x, with
+ *  or without indices. */
+static ts_tensor *second_gradient(ts_tensor *x, ts_tensor *factors, const ts_pool_opts *opts,
+                                  bool indices)
+{
+    ts_tensor *places, *dx, *dg, *y;
+    OK(x = ts_set_requires_grad(ts_clone(x), true));
+    OK(y = ts_max_pool3d(x, opts, indices ? &places : NULL));
+    ts_tensor *g = ts_set_requires_grad(ts_ones(ts_sizes(y), ts_ndim(y), TS_F32), true);
+    OK(g);
+    ck_assert_int_eq(ts_grad_of(y, g, &x, 1, &dx,
+                                TS_OPTS(ts_backward_opts, .create_graph = true)), TS_OK);
+    ck_assert_int_eq(ts_grad_of(dx, factors, &g, 1, &dg, NULL), TS_OK);
+    return dg;
+}
+
+/* The rule of the second gradient reads taps, which kernels write in an order of their own if dims
+ * have size 1. */
+TS_TEST(second_gradients_of_max_pools_do_not_depend_on_indices)
+{
+    uint64_t state = seed();
+    for (int k = 0; k < 200; k++) {
+        TS_SCOPE;
+        ts_pool_opts opts = {.size = sizeof opts};
+        int64_t sizes[5] = {drawn(&state, 1, 4), drawn(&state, 1, 20)};
+        for (int d = 0; d < 3; d++) {
+            sizes[2 + d] = drawn(&state, 0, 1) ? 1 : drawn(&state, 1, 6);
+            opts.kernel[d] = sizes[2 + d] > 1 ? drawn(&state, 1, 2) : 2 * drawn(&state, 0, 1) + 1;
+            opts.padding[d] = opts.kernel[d] / 2;
+            opts.stride[d] = drawn(&state, 1, 4);
+        }
+        ts_tensor *x = ts_normal(sizes, 5, 0, 1, TS_F32), *f = ts_normal(sizes, 5, 0, 1, TS_F32);
+        x = drawn(&state, 0, 1) ? last_of(x) : x;
+        assert_close(second_gradient(x, f, &opts, false), second_gradient(x, f, &opts, true), 0);
+    }
+}
+
 TS_TEST(images_keep_channels_last)
 {
     TS_SCOPE;
