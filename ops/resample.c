@@ -348,13 +348,19 @@ static ts_status shuffle(ts_frame *f, bool back)
         batch *= d < t->ndim - 3 ? t->sizes[d] : 1;
         sizes[d] = t->sizes[d];
     }
-    /* the order of the parts in the result's memory: contiguous, channels-last */
-    static const int64_t forward[2][6] = {{0, 1, 4, 2, 5, 3}, {0, 4, 2, 5, 3, 1}},
-                         backward[2][6] = {{0, 1, 3, 5, 2, 4}, {0, 2, 4, 1, 3, 5}};
+    /* orders of the parts in the result's memory; both layouts have the same two */
+    static const int64_t forward[6] = {0, 1, 4, 2, 5, 3}, backward[6] = {0, 1, 3, 5, 2, 4};
     bool is_last = t->ndim == 4 && !(t->flags & TS_TENSOR_CONTIGUOUS) && ts_is_dense_last(t);
-    ts_tensor *parts = back ? ts_reshape(t, TS_SIZES(batch, c, h / by, by, w / by, by))
-                            : ts_reshape(t, TS_SIZES(batch, c / square, by, by, h, w)),
-              *y = ts_permute(parts, back ? backward[is_last] : forward[is_last], 6);
+    ts_tensor *parts;
+    if (is_last) { /* views of (N, H, W, C), so that the gradient is channels-last, too */
+        t = ts_permute(t, (const int64_t[]){0, 2, 3, 1}, 4);
+        parts = back ? ts_reshape(t, TS_SIZES(batch, h / by, by, w / by, by, c))
+                     : ts_reshape(t, TS_SIZES(batch, h, w, c / square, by, by));
+    } else {
+        parts = back ? ts_reshape(t, TS_SIZES(batch, c, h / by, by, w / by, by))
+                     : ts_reshape(t, TS_SIZES(batch, c / square, by, by, h, w));
+    }
+    ts_tensor *y = ts_permute(parts, back ? backward : forward, 6);
     y = y && (y->flags & TS_TENSOR_CONTIGUOUS) ? ts_clone(y) : ts_contiguous(y);
     c = back ? c * square : c / square;
     h = back ? h / by : h * by;

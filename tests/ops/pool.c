@@ -529,6 +529,28 @@ TS_TEST(shuffles_undo_each_other)
     assert_close(x, y, 0);
 }
 
+TS_TEST(gradients_of_shuffles_keep_channels_last)
+{
+    uint64_t state = seed();
+    for (int k = 0; k < 100; k++) {
+        TS_SCOPE;
+        int64_t by = drawn(&state, 2, 3), side = drawn(&state, 2, 5);
+        bool back = drawn(&state, 0, 1);
+        const int64_t sizes[] = {drawn(&state, 1, 3), (back ? 1 : by * by) * drawn(&state, 2, 5),
+                                 (back ? by : 1) * side, (back ? by : 1) * drawn(&state, 2, 5)};
+        ts_tensor *x = ts_normal(sizes, 4, 0, 1, TS_F32), *factors = NULL, *dx[2];
+        for (int last = 0; last < 2; last++) {
+            ts_tensor *leaf = ts_set_requires_grad(last ? last_of(x) : ts_clone(x), true), *y;
+            OK(leaf);
+            OK(y = back ? ts_pixel_unshuffle(leaf, by) : ts_pixel_shuffle(leaf, by));
+            factors = last ? last_of(factors) : ts_normal(ts_sizes(y), 4, 0, 1, TS_F32);
+            ck_assert_int_eq(ts_grad_of(y, factors, &leaf, 1, &dx[last], NULL), TS_OK);
+        }
+        ck_assert(ts_is_dense_last(dx[1]));
+        assert_close(dx[0], dx[1], 0);
+    }
+}
+
 TS_TEST(wrong_options_of_pools_and_resizing)
 {
     TS_SCOPE;
