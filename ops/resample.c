@@ -476,6 +476,44 @@ static bool pads_fit(const ts_tensor *t, int d, const int64_t *numbers, const vo
     return small && made >= 0 && made <= INT32_MAX;
 }
 
+/** True if circular padding first removes elements: a number is negative, and every dim keeps one
+ *  element or more. */
+static bool removes_elements(const ts_tensor *t, const int64_t *padding, int n)
+{
+    bool some = false;
+    for (int k = 0; k < n; k++) {
+        const int64_t *p = padding + 2 * k;
+        int64_t size = k < t->ndim ? t->sizes[t->ndim - 1 - k] : 0;
+        if (p[0] <= -size || p[1] <= -size || size + ts_min64(p[0], 0) + ts_min64(p[1], 0) < 1)
+            return false; /* the shape rule reports it */
+        some = some || p[0] < 0 || p[1] < 0;
+    }
+    return some;
+}
+
+/** Pads with the elements that remain after negative numbers removed some, as PyTorch does. */
+static ts_tensor *pad_rest(ts_tensor *t, const int64_t *padding, int n, ts_value value,
+                           const void *site)
+{
+    TS_SCOPE;
+    int64_t added[2 * TS_MAX_SPATIAL];
+    bool last = ts_is_channels_last(t);
+    for (int k = 0; k < n; k++) {
+        int d = t->ndim - 1 - k;
+        int64_t left = ts_min64(padding[2 * k], 0), right = ts_min64(padding[2 * k + 1], 0);
+        if (left || right)
+            TS_TRY_NULL(t = ts_slice(t, d, -left, t->sizes[d] + right, 1));
+        added[2 * k] = ts_max64(padding[2 * k], 0);
+        added[2 * k + 1] = ts_max64(padding[2 * k + 1], 0);
+    }
+    if (last)
+        TS_TRY_NULL(t = ts_to_channels_last(t));
+    ts_value args[] = {V_T(t), V_IS(added, 2 * n), V_I(TS_PAD_CIRCULAR), value},
+             y = ts_value_none();
+    TS_TRY_NULL(ts_call(TS_OP_pad, args, TS_N(args), &y, 1, 0, 1, site));
+    return ts_keep(ts_adopt_result(&ts_tls, y.t, TS_OP_pad, site));
+}
+
 ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t mode,
                   ts_scalar value)
 {
@@ -484,6 +522,12 @@ ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t
     bool fits = padding && npadding > TS_MAX_DIMS && npadding <= 2 * TS_MAX_DIMS;
     if (!fits && !ts_ints_ok(padding, npadding, "pad", "padding", site))
         return NULL;
+    if (mode == TS_PAD_CIRCULAR && npadding % 2 == 0 && n >= 1 && n <= TS_MAX_SPATIAL) {
+        if (!ts_tensor_ok(self, "pad", "self", site))
+            return NULL;
+        if (removes_elements(self, padding, n))
+            return pad_rest(self, padding, n, V_S(value), site);
+    }
     if (mode != TS_PAD_CONSTANT || npadding % 2 || (n >= 1 && n <= TS_MAX_SPATIAL))
         return TS_INVOKE(TS_OP_pad, V_T(self), V_IS(padding, npadding), V_I(mode), V_S(value));
     if (!ts_tensor_ok(self, "pad", "self", site))

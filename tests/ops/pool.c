@@ -213,15 +213,17 @@ TS_TEST(few_long_lines_equal_many)
     }
 }
 
-/** The element of a line of n that element o of its padded line equals; -1: the value. */
-static int64_t padded_from(ts_pad_mode mode, int64_t o, int64_t before, int64_t n)
+/** The element of a line of n that element o of its padded line equals; -1: the value. Negative
+ *  numbers of circular padding remove elements first. */
+static int64_t padded_from(ts_pad_mode mode, int64_t o, int64_t before, int64_t after, int64_t n)
 {
-    int64_t i = o - before;
+    int64_t i = o - before, left = before < 0 ? -before : 0,
+            rest = n - left + (after < 0 ? after : 0);
     switch (mode) {
     case TS_PAD_CONSTANT: return i >= 0 && i < n ? i : -1;
     case TS_PAD_REFLECT: return i < 0 ? -i : i < n ? i : 2 * (n - 1) - i;
     case TS_PAD_REPLICATE: return i < 0 ? 0 : i < n ? i : n - 1;
-    default: return (i + n) % n;
+    default: return left + (i - left + rest) % rest;
     }
 }
 
@@ -235,8 +237,10 @@ TS_TEST(pads_have_the_elements_that_their_mode_names)
         int64_t n = drawn(&state, 1, 3), c = drawn(&state, 1, 20), size[3], pads[6], to[3];
         for (int d = 0; d < 3; d++) {
             size[d] = d ? drawn(&state, 3, 40) : drawn(&state, 1, 4);
-            int64_t most = mode == TS_PAD_CONSTANT ? 40 : size[d] - 1,
-                    least = mode == TS_PAD_CONSTANT ? -(size[d] - 1) / 2 : 0;
+            int64_t cut = (size[d] - 1) / 3, /* leaves an element more than circular pads add */
+                    most = mode == TS_PAD_CONSTANT ? 40 : mode == TS_PAD_CIRCULAR ? cut
+                                                                                  : size[d] - 1,
+                    least = mode == TS_PAD_CONSTANT || mode == TS_PAD_CIRCULAR ? -cut : 0;
             for (int side = 0; side < 2; side++)
                 pads[2 * (2 - d) + side] = drawn(&state, least, most);
             to[d] = size[d] + pads[2 * (2 - d)] + pads[2 * (2 - d) + 1];
@@ -248,15 +252,17 @@ TS_TEST(pads_have_the_elements_that_their_mode_names)
         if (drawn(&state, 0, 1))
             x = ts_to_channels_last(x);
         ts_set_num_threads((int)drawn(&state, 1, 3));
-        ts_tensor *y = ts_contiguous(ts_to(ts_pad(x, pads, 6, mode, TS_SCALAR(201)), TS_I64));
-        OK(y);
+        ts_tensor *y = ts_pad(x, pads, 6, mode, TS_SCALAR(201));
+        ck_assert(ts_is_dense_last(x) <= ts_is_dense_last(y));
+        OK(y = ts_contiguous(ts_to(y, TS_I64)));
         const int64_t *found = ts_data(y);
         for (int64_t p = 0; p < n * c; p++)
             for (int64_t k = 0; k < to[0] * to[1] * to[2]; k++) {
                 const int64_t o[3] = {k / to[2] / to[1], k / to[2] % to[1], k % to[2]};
                 int64_t at = p;
                 for (int d = 0; d < 3 && at >= 0; d++) {
-                    int64_t from = padded_from(mode, o[d], pads[2 * (2 - d)], size[d]);
+                    const int64_t *ends = pads + 2 * (2 - d);
+                    int64_t from = padded_from(mode, o[d], ends[0], ends[1], size[d]);
                     at = from < 0 ? -1 : at * size[d] + from;
                 }
                 ck_assert_int_eq(found[p * to[0] * to[1] * to[2] + k], at < 0 ? 201 : at % 200);
