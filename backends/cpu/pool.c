@@ -128,8 +128,8 @@ TS_INLINE bool is_by_window(const ts_axis *a, int64_t n, int lanes)
 #include "backends/cpu/pool_real.h"
 #undef TS_REAL
 
-/** Decodes the call. Taps are numbered in the order of the dims, so for them dims are swapped only if
- *  that keeps their numbers. */
+/** Decodes the call. Taps are numbered in the order of the dims, so for them dims are swapped only
+ *  if that keeps their numbers. */
 static ts_resampling axes_of(const ts_frame *f, bool taps)
 {
     ts_resampling r = ts_kernel_resampling(f);

@@ -161,7 +161,8 @@ class UNet(unittest.TestCase):
         if "libpng" in done.stderr:
             self.skipTest("no libpng")
         self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, r"masks/\d\d.png': expected classes below 2 in the mask, got 5")
+        self.assertRegex(done.stderr,
+                         r"masks/\d\d.png': expected classes below 2 in the mask, got 5")
         done = self.run_to_end(out, "--data", self.folder)
         self.assertEqual(done.returncode, 1)
         self.assertIn("found no PNG file", done.stderr)
