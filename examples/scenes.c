@@ -3,9 +3,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "scenes.h"
 
@@ -107,26 +107,51 @@ ts_status scenes_draw(scenes *s, uint64_t seed, int64_t size, int64_t classes)
 
 static int64_t count_pairs(void *payload) { return ((scenes *)payload)->n; }
 
-/** Fails unless the mask (1, H, W) has the image's sizes and no class above the last. */
-static ts_status check_mask(const scenes *s, const char *name, ts_tensor *image, ts_tensor *mask)
+/** Fails unless a mask has the image's height and width, which are `size` or more. */
+static ts_status check_sizes(const scenes *s, char path[2][MOST_PATH], int64_t size[2][2])
 {
-    int64_t height = ts_size(image, 1), width = ts_size(image, 2), most;
+    if (size[0][0] >= s->size && size[0][1] >= s->size && size[0][0] == size[1][0] &&
+        size[0][1] == size[1][1])
+        return TS_OK;
+    return ts_error_set(TS_ERR_SHAPE, "scenes: expected an image of at least %lld x %lld and a "
+                        "mask of the same sizes, got %lld x %lld in '%s' and %lld x %lld in '%s'",
+                        (long long)s->size, (long long)s->size, (long long)size[0][0],
+                        (long long)size[0][1], path[0], (long long)size[1][0],
+                        (long long)size[1][1], path[1]);
+}
+
+/** Fails if the mask (1, H, W) has a class above the last. */
+static ts_status check_classes(const scenes *s, const char *name, ts_tensor *mask)
+{
+    int64_t most = 0;
     TS_TRY(mask = ts_to(mask, TS_I64));
     const int64_t *at = ts_data(mask);
-    if (ts_size(mask, 1) != height || ts_size(mask, 2) != width || height < s->size ||
-        width < s->size)
-        return ts_error_set(TS_ERR_SHAPE, "scenes: '%s': expected an image of at least %lld x %lld "
-                            "and a mask of the same sizes, got %lld x %lld and %lld x %lld", name,
-                            (long long)s->size, (long long)s->size, (long long)height,
-                            (long long)width, (long long)ts_size(mask, 1),
-                            (long long)ts_size(mask, 2));
-    most = 0;
     for (int64_t k = 0; k < ts_numel(mask); k++)
         most = at[k] > most ? at[k] : most;
     return most < s->classes ? TS_OK
                              : ts_error_set(TS_ERR_VALUE, "scenes: '%s': expected classes below "
                                             "%lld in the mask, got %lld", name,
                                             (long long)s->classes, (long long)most);
+}
+
+/** Reads height and width, each 32 bits from the most significant byte on, from a PNG's header. */
+static ts_status read_sizes(const char *path, int64_t size[2])
+{
+    unsigned char head[24];
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return ts_error_set(TS_ERR_IO, "scenes: expected an image and a mask for each name, cannot "
+                            "read '%s': %s", path, strerror(errno));
+    size_t n = fread(head, 1, sizeof head, file);
+    fclose(file);
+    if (n < sizeof head || memcmp(head, "\x89PNG\r\n\x1a\n", 8) != 0)
+        return ts_error_set(TS_ERR_FORMAT, "scenes: '%s': expected a PNG image, got a file of "
+                            "another format or without an image", path);
+    for (int d = 0; d < 2; d++) {
+        const unsigned char *at = head + 20 - 4 * d;
+        size[d] = (int64_t)at[0] << 24 | at[1] << 16 | at[2] << 8 | at[3];
+    }
+    return TS_OK;
 }
 
 /** The middle (C, size, size) of an image (C, H, W). */
@@ -154,7 +179,10 @@ static ts_status read_pair(void *payload, int64_t index, ts_tensor **sample)
               *mask = ts_png_load(path[1], TS_OPTS(ts_png_opts, .channels = 1, .indices = true));
     TS_TRY(image);
     TS_TRY(mask);
-    TS_TRY(check_mask(s, s->names[index], image, mask));
+    int64_t size[2][2] = {{ts_size(image, 1), ts_size(image, 2)},
+                          {ts_size(mask, 1), ts_size(mask, 2)}};
+    TS_TRY(check_sizes(s, path, size)); // files may change after scenes_open()
+    TS_TRY(check_classes(s, path[1], mask));
     image = ts_div_scalar(ts_to(image, TS_F32), 255);
     if (s->augment) {
         ts_tensor *pair[] = {image, mask};
@@ -197,11 +225,13 @@ ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t class
     for (int64_t i = 0; i < n; i++)
         if (!s->names || !s->names[i])
             return ts_error_memory("the names of images", n);
-    for (int64_t i = 0; i < 2 * s->n; i++) {
-        path_of(s, i % 2 ? "masks" : "images", i / 2, path);
-        if (access(path, R_OK) != 0)
-            return ts_error_set(TS_ERR_IO, "scenes: expected an image and a mask for each name, "
-                                "cannot read '%s': %s", path, strerror(errno));
+    for (int64_t i = 0; i < s->n; i++) {
+        char pair[2][MOST_PATH];
+        int64_t sizes[2][2];
+        path_of(s, "images", i, pair[0]), path_of(s, "masks", i, pair[1]);
+        TS_TRY(read_sizes(pair[0], sizes[0]));
+        TS_TRY(read_sizes(pair[1], sizes[1]));
+        TS_TRY(check_sizes(s, pair, sizes));
     }
     return TS_OK;
 }

@@ -34,9 +34,10 @@ ts_status scenes_draw(scenes *s, uint64_t seed, int64_t size, int64_t classes);
 /**
  * Sets *s to a dataset of the PNG files in `folder`/images, with masks of the same names in
  * `folder`/masks. The class of a pixel is the mask's grey value or palette index, below `classes`.
- * Images are at least size x size; the loader's threads read and check images and masks. Errors:
- * TS_ERR_IO if there are no PNG files or an image or mask cannot be read, TS_ERR_MEMORY. Call
- * scenes_close() also after an error.
+ * Images are at least size x size. The function checks the sizes of all files; the loader's threads
+ * read them and check the classes. Errors: TS_ERR_IO if there are no PNG files or an image or mask
+ * cannot be read, TS_ERR_FORMAT, TS_ERR_SHAPE, TS_ERR_MEMORY. Call scenes_close() also after an
+ * error.
  */
 ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t classes, bool augment);
 /** Frees what scenes_open() allocated. */

@@ -348,13 +348,19 @@ static ts_status shuffle(ts_frame *f, bool back)
         batch *= d < t->ndim - 3 ? t->sizes[d] : 1;
         sizes[d] = t->sizes[d];
     }
-    /* the order of the parts in the result's memory: contiguous, channels-last */
-    static const int64_t forward[2][6] = {{0, 1, 4, 2, 5, 3}, {0, 4, 2, 5, 3, 1}},
-                         backward[2][6] = {{0, 1, 3, 5, 2, 4}, {0, 2, 4, 1, 3, 5}};
+    /* orders of the parts in the result's memory; both layouts have the same two */
+    static const int64_t forward[6] = {0, 1, 4, 2, 5, 3}, backward[6] = {0, 1, 3, 5, 2, 4};
     bool is_last = t->ndim == 4 && !(t->flags & TS_TENSOR_CONTIGUOUS) && ts_is_dense_last(t);
-    ts_tensor *parts = back ? ts_reshape(t, TS_SIZES(batch, c, h / by, by, w / by, by))
-                            : ts_reshape(t, TS_SIZES(batch, c / square, by, by, h, w)),
-              *y = ts_permute(parts, back ? backward[is_last] : forward[is_last], 6);
+    ts_tensor *parts;
+    if (is_last) { /* views of (N, H, W, C), so that the gradient is channels-last, too */
+        t = ts_permute(t, (const int64_t[]){0, 2, 3, 1}, 4);
+        parts = back ? ts_reshape(t, TS_SIZES(batch, h / by, by, w / by, by, c))
+                     : ts_reshape(t, TS_SIZES(batch, h, w, c / square, by, by));
+    } else {
+        parts = back ? ts_reshape(t, TS_SIZES(batch, c, h / by, by, w / by, by))
+                     : ts_reshape(t, TS_SIZES(batch, c / square, by, by, h, w));
+    }
+    ts_tensor *y = ts_permute(parts, back ? backward : forward, 6);
     y = y && (y->flags & TS_TENSOR_CONTIGUOUS) ? ts_clone(y) : ts_contiguous(y);
     c = back ? c * square : c / square;
     h = back ? h / by : h * by;
@@ -470,6 +476,44 @@ static bool pads_fit(const ts_tensor *t, int d, const int64_t *numbers, const vo
     return small && made >= 0 && made <= INT32_MAX;
 }
 
+/** True if circular padding first removes elements: a number is negative, and every dim keeps one
+ *  element or more. */
+static bool removes_elements(const ts_tensor *t, const int64_t *padding, int n)
+{
+    bool some = false;
+    for (int k = 0; k < n; k++) {
+        const int64_t *p = padding + 2 * k;
+        int64_t size = k < t->ndim ? t->sizes[t->ndim - 1 - k] : 0;
+        if (p[0] <= -size || p[1] <= -size || size + ts_min64(p[0], 0) + ts_min64(p[1], 0) < 1)
+            return false; /* the shape rule reports it */
+        some = some || p[0] < 0 || p[1] < 0;
+    }
+    return some;
+}
+
+/** Pads with the elements that remain after negative numbers removed some, as PyTorch does. */
+static ts_tensor *pad_rest(ts_tensor *t, const int64_t *padding, int n, ts_value value,
+                           const void *site)
+{
+    TS_SCOPE;
+    int64_t added[2 * TS_MAX_SPATIAL];
+    bool last = ts_is_channels_last(t);
+    for (int k = 0; k < n; k++) {
+        int d = t->ndim - 1 - k;
+        int64_t left = ts_min64(padding[2 * k], 0), right = ts_min64(padding[2 * k + 1], 0);
+        if (left || right)
+            TS_TRY_NULL(t = ts_slice(t, d, -left, t->sizes[d] + right, 1));
+        added[2 * k] = ts_max64(padding[2 * k], 0);
+        added[2 * k + 1] = ts_max64(padding[2 * k + 1], 0);
+    }
+    if (last)
+        TS_TRY_NULL(t = ts_to_channels_last(t));
+    ts_value args[] = {V_T(t), V_IS(added, 2 * n), V_I(TS_PAD_CIRCULAR), value},
+             y = ts_value_none();
+    TS_TRY_NULL(ts_call(TS_OP_pad, args, TS_N(args), &y, 1, 0, 1, site));
+    return ts_keep(ts_adopt_result(&ts_tls, y.t, TS_OP_pad, site));
+}
+
 ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t mode,
                   ts_scalar value)
 {
@@ -478,6 +522,12 @@ ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t
     bool fits = padding && npadding > TS_MAX_DIMS && npadding <= 2 * TS_MAX_DIMS;
     if (!fits && !ts_ints_ok(padding, npadding, "pad", "padding", site))
         return NULL;
+    if (mode == TS_PAD_CIRCULAR && npadding % 2 == 0 && n >= 1 && n <= TS_MAX_SPATIAL) {
+        if (!ts_tensor_ok(self, "pad", "self", site))
+            return NULL;
+        if (removes_elements(self, padding, n))
+            return pad_rest(self, padding, n, V_S(value), site);
+    }
     if (mode != TS_PAD_CONSTANT || npadding % 2 || (n >= 1 && n <= TS_MAX_SPATIAL))
         return TS_INVOKE(TS_OP_pad, V_T(self), V_IS(padding, npadding), V_I(mode), V_S(value));
     if (!ts_tensor_ok(self, "pad", "self", site))

@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum {
     MOST_PLANS = 256,   /* plans that are kept */
@@ -39,8 +40,31 @@ enum {
     BLOCK = 8,          /* channels of a vector: with fewer, a part of oneDNN's vectors is idle */
     LEAST_CHANNELS = 3, /* least channels of x, except in depthwise calls */
     LEAST_TAPS = 6,     /* least taps with AVX-512, or of channels-last images */
-    LARGE_WEIGHT = 32   /* most elements of a weight per element of x; each call copies it */
+    LARGE_WEIGHT = 32,  /* most elements of a weight per element of x; each call copies it */
+    CREATE_ROOM = 1 << 22, /* more bytes than oneDNN allocates for a primitive */
+    RUN_ROOM = 1 << 16  /* more bytes than it allocates while primitives run */
 };
+
+/* oneDNN ends the process if one of its own allocations fails, so memory is probed before calls. */
+
+/** True if the heap of the calling thread can allocate RUN_ROOM bytes. */
+static bool has_room_to_run(void)
+{
+    void *volatile block = malloc(RUN_ROOM); /* volatile: compilers remove unused blocks */
+    free(block);
+    return block != NULL;
+}
+
+/** True if the process can map CREATE_ROOM bytes and its heap can grow. */
+static bool has_room_to_create(void)
+{
+    void *block = mmap(NULL, CREATE_ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                       0);
+    if (block == MAP_FAILED)
+        return false;
+    munmap(block, CREATE_ROOM);
+    return has_room_to_run();
+}
 
 /* -------------------------------------------------------------------------------- plans ---- */
 
@@ -142,6 +166,8 @@ static int finish(step *s, void *description)
 /** Prepares the copy from `given` to `wanted`, or back. */
 static int prepare_copy(operand *o, bool back)
 {
+    if (!has_room_to_create())
+        return OUT_OF_MEMORY;
     void *description = NULL;
     const layout *from = back ? &o->wanted : &o->given, *to = back ? &o->given : &o->wanted;
     int status = ts_dnnl.describe_reorder(&description, from, ts_dnnl.engine, to, ts_dnnl.engine,
@@ -203,7 +229,7 @@ static int prepare(const ts_onednn_plan *plan, pass *p, const pass *wanted, bool
                   dilates[2] = {c->shift[0] - 1, c->shift[1] - 1},
                   before[2] = {p->above, columns.before}, after[2] = {p->below, columns.after};
     int tag = plain ? 0 : y && is_depthwise(c) ? TAG_BLOCKS : TAG_ANY;
-    int status = 0;
+    int status = has_room_to_create() ? SUCCESS : OUT_OF_MEMORY;
     status = status ? status : describe_image(&p->x.given, batch, groups * c->channels, p->lines,
                                               columns.size, c->x, false);
     status = status ? status : describe_image(&p->y.given, batch, features, p->rows, c->count[1],
@@ -543,7 +569,7 @@ ts_status ts_onednn_plan_of(const ts_onednn_call *c, ts_onednn_plan **plan)
         *plan = found;
     }
     pthread_mutex_unlock(&cache.lock);
-    return found ? TS_OK : ts_error_memory("primitives of a convolution", sizeof *found);
+    return found ? TS_OK : ts_error_memory("primitives of a convolution", CREATE_ROOM);
 }
 
 void ts_onednn_release(ts_onednn_plan *plan)
@@ -724,7 +750,8 @@ static void run_workers(running *r, int64_t begin, int64_t end, int64_t parts,
     void *stream = NULL;
     int threads = ts_dnnl.get_threads();
     ts_dnnl.set_threads(1);
-    bool failed = ts_dnnl.stream_create(&stream, ts_dnnl.engine, IN_ORDER) != SUCCESS;
+    bool failed = !has_room_to_run() ||
+                  ts_dnnl.stream_create(&stream, ts_dnnl.engine, IN_ORDER) != SUCCESS;
     for (int64_t worker = begin; worker < end && !failed; worker++)
         for (int64_t i = parts * worker / r->workers;
              i < parts * (worker + 1) / r->workers && !failed; i++)

@@ -128,11 +128,24 @@ TS_INLINE bool is_by_window(const ts_axis *a, int64_t n, int lanes)
 #include "backends/cpu/pool_real.h"
 #undef TS_REAL
 
+/** Decodes the call. Taps are numbered in the order of the dims, so for them dims are swapped only
+ *  if that keeps their numbers. */
+static ts_resampling axes_of(const ts_frame *f, bool taps)
+{
+    ts_resampling r = ts_kernel_resampling(f);
+    const ts_axis *a = r.axis;
+    bool renumbers = kernel_of(&a[2]) > 1 || (ts_axis_is_one(&a[1]) && kernel_of(&a[1]) > 1);
+    return taps && renumbers ? r : ts_cpu_resampling(f);
+}
+
 /** Sets planes, channels, axes, sizes and layout of a job. The layout is channels-last if it is
- * that of all `count` tensors. */
+ * that of all `count` tensors, one of which has dtype u8 if there are taps. */
 static void describe(pool_job *job, const ts_frame *f, const ts_tensor *const *tensors, int count)
 {
-    ts_resampling r = ts_cpu_resampling(f);
+    bool taps = false;
+    for (int i = 0; i < count; i++)
+        taps = taps || tensors[i]->dtype == TS_U8;
+    ts_resampling r = axes_of(f, taps);
     job->planes = r.planes;
     job->channels = 1;
     job->last = true;

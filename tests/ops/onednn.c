@@ -8,8 +8,10 @@
 #include "tests/harness.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -263,6 +265,82 @@ TS_TEST(a_forked_process_uses_plans, .teardown = stop_counting)
     results_of(&s, got);
     ck_assert(are_same(want, got));
 }
+
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__ /* they map more than limits */
+static bool limit_memory(rlim_t bytes)
+{
+    return setrlimit(RLIMIT_AS, &(struct rlimit){bytes, RLIM_INFINITY}) == 0;
+}
+
+/** Uses up the heap and limits the process to `more` bytes beyond it. */
+static bool use_up_memory(int more)
+{
+    static const size_t blocks[] = {1 << 18, 1 << 12, 200, 24};
+    long pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%ld", &pages) != 1)
+        return false;
+    fclose(file);
+    rlim_t used = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
+    if (!limit_memory(used))
+        return false;
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        for (void *volatile block = &pages; block;) /* the process keeps the blocks */
+            block = malloc(blocks[i]);
+    return limit_memory(used + (rlim_t)more);
+}
+
+/** The exit code of a child with little memory: 0 if a convolution succeeds or is TS_ERR_MEMORY,
+ *  and equals `want` as soon as there is memory. warm: its plan exists already. */
+static int run_with_little_memory(ts_tensor *x, ts_tensor *weight, ts_tensor *want, bool warm,
+                                  int more)
+{
+    const ts_conv_opts opts = {.size = sizeof opts, .padding = {1, 1}};
+    TS_SCOPE;
+    if (warm)
+        ts_conv2d(x, weight, TS_NONE, &opts);
+    if (!use_up_memory(more))
+        return 1;
+    ts_tensor *y = ts_conv2d(x, weight, TS_NONE, &opts);
+    if (!y && ts_error_code() != TS_ERR_MEMORY)
+        return 2;
+    ts_error_clear();
+    if (!limit_memory(RLIM_INFINITY) || !(y = ts_conv2d(x, weight, TS_NONE, &opts)))
+        return 3;
+    double most;
+    return ts_item(ts_amax(ts_abs(ts_sub(y, want))), &most) == TS_OK && most < 1e-3 ? 0 : 4;
+}
+
+/* oneDNN itself would end the process. */
+TS_TEST(a_convolution_without_memory_is_an_error, .teardown = stop_counting)
+{
+    if (!has_onednn())
+        return;
+    uint64_t state = seed();
+    OK(ts_set_num_threads(1));
+    for (int i = 0; i < 24; i++) {
+        TS_SCOPE;
+        const ts_conv_opts opts = {.size = sizeof opts, .padding = {1, 1}};
+        int64_t side = drawn(&state, 12, 30);
+        bool warm = drawn(&state, 0, 1);
+        int more = drawn(&state, 0, 8) * drawn(&state, 0, 1 << 20), status;
+        ts_tensor *x = ts_normal(TS_SIZES(2, 64, side, side), 0, 1, TS_F32),
+                  *w = ts_normal(TS_SIZES(64, 64, 3, 3), 0, 1, TS_F32), *want;
+        if (drawn(&state, 0, 1))
+            x = ts_to_channels_last(x);
+        OK(ts_set_deterministic(true));
+        OK(want = ts_conv2d(x, w, TS_NONE, &opts));
+        OK(ts_set_deterministic(false));
+        pid_t child = fork();
+        ck_assert_int_ge(child, 0);
+        if (!child)
+            _exit(run_with_little_memory(x, w, want, warm, more));
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0,
+                      "status %d with %d bytes, warm %d", status, more, warm);
+    }
+}
+#endif
 
 TS_TEST(the_librarys_kernels_run_without_onednn, .loop = 3, .teardown = stop_counting)
 {

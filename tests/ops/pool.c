@@ -213,15 +213,17 @@ TS_TEST(few_long_lines_equal_many)
     }
 }
 
-/** The element of a line of n that element o of its padded line equals; -1: the value. */
-static int64_t padded_from(ts_pad_mode mode, int64_t o, int64_t before, int64_t n)
+/** The element of a line of n that element o of its padded line equals; -1: the value. Negative
+ *  numbers of circular padding remove elements first. */
+static int64_t padded_from(ts_pad_mode mode, int64_t o, int64_t before, int64_t after, int64_t n)
 {
-    int64_t i = o - before;
+    int64_t i = o - before, left = before < 0 ? -before : 0,
+            rest = n - left + (after < 0 ? after : 0);
     switch (mode) {
     case TS_PAD_CONSTANT: return i >= 0 && i < n ? i : -1;
     case TS_PAD_REFLECT: return i < 0 ? -i : i < n ? i : 2 * (n - 1) - i;
     case TS_PAD_REPLICATE: return i < 0 ? 0 : i < n ? i : n - 1;
-    default: return (i + n) % n;
+    default: return left + (i - left + rest) % rest;
     }
 }
 
@@ -235,8 +237,10 @@ TS_TEST(pads_have_the_elements_that_their_mode_names)
         int64_t n = drawn(&state, 1, 3), c = drawn(&state, 1, 20), size[3], pads[6], to[3];
         for (int d = 0; d < 3; d++) {
             size[d] = d ? drawn(&state, 3, 40) : drawn(&state, 1, 4);
-            int64_t most = mode == TS_PAD_CONSTANT ? 40 : size[d] - 1,
-                    least = mode == TS_PAD_CONSTANT ? -(size[d] - 1) / 2 : 0;
+            int64_t cut = (size[d] - 1) / 3, /* leaves an element more than circular pads add */
+                    most = mode == TS_PAD_CONSTANT ? 40 : mode == TS_PAD_CIRCULAR ? cut
+                                                                                  : size[d] - 1,
+                    least = mode == TS_PAD_CONSTANT || mode == TS_PAD_CIRCULAR ? -cut : 0;
             for (int side = 0; side < 2; side++)
                 pads[2 * (2 - d) + side] = drawn(&state, least, most);
             to[d] = size[d] + pads[2 * (2 - d)] + pads[2 * (2 - d) + 1];
@@ -248,15 +252,17 @@ TS_TEST(pads_have_the_elements_that_their_mode_names)
         if (drawn(&state, 0, 1))
             x = ts_to_channels_last(x);
         ts_set_num_threads((int)drawn(&state, 1, 3));
-        ts_tensor *y = ts_contiguous(ts_to(ts_pad(x, pads, 6, mode, TS_SCALAR(201)), TS_I64));
-        OK(y);
+        ts_tensor *y = ts_pad(x, pads, 6, mode, TS_SCALAR(201));
+        ck_assert(ts_is_dense_last(x) <= ts_is_dense_last(y));
+        OK(y = ts_contiguous(ts_to(y, TS_I64)));
         const int64_t *found = ts_data(y);
         for (int64_t p = 0; p < n * c; p++)
             for (int64_t k = 0; k < to[0] * to[1] * to[2]; k++) {
                 const int64_t o[3] = {k / to[2] / to[1], k / to[2] % to[1], k % to[2]};
                 int64_t at = p;
                 for (int d = 0; d < 3 && at >= 0; d++) {
-                    int64_t from = padded_from(mode, o[d], pads[2 * (2 - d)], size[d]);
+                    const int64_t *ends = pads + 2 * (2 - d);
+                    int64_t from = padded_from(mode, o[d], ends[0], ends[1], size[d]);
                     at = from < 0 ? -1 : at * size[d] + from;
                 }
                 ck_assert_int_eq(found[p * to[0] * to[1] * to[2] + k], at < 0 ? 201 : at % 200);
@@ -412,6 +418,43 @@ TS_TEST(gradients_by_taps_equal_those_by_indices)
     }
 }
 
+/** The gradient, for the result's gradient, of the sum of `factors` times the gradient of x, with
+ *  or without indices. */
+static ts_tensor *second_gradient(ts_tensor *x, ts_tensor *factors, const ts_pool_opts *opts,
+                                  bool indices)
+{
+    ts_tensor *places, *dx, *dg, *y;
+    OK(x = ts_set_requires_grad(ts_clone(x), true));
+    OK(y = ts_max_pool3d(x, opts, indices ? &places : NULL));
+    ts_tensor *g = ts_set_requires_grad(ts_ones(ts_sizes(y), ts_ndim(y), TS_F32), true);
+    OK(g);
+    ck_assert_int_eq(ts_grad_of(y, g, &x, 1, &dx,
+                                TS_OPTS(ts_backward_opts, .create_graph = true)), TS_OK);
+    ck_assert_int_eq(ts_grad_of(dx, factors, &g, 1, &dg, NULL), TS_OK);
+    return dg;
+}
+
+/* The rule of the second gradient reads taps, which kernels write in an order of their own if dims
+ * have size 1. */
+TS_TEST(second_gradients_of_max_pools_do_not_depend_on_indices)
+{
+    uint64_t state = seed();
+    for (int k = 0; k < 200; k++) {
+        TS_SCOPE;
+        ts_pool_opts opts = {.size = sizeof opts};
+        int64_t sizes[5] = {drawn(&state, 1, 4), drawn(&state, 1, 20)};
+        for (int d = 0; d < 3; d++) {
+            sizes[2 + d] = drawn(&state, 0, 1) ? 1 : drawn(&state, 1, 6);
+            opts.kernel[d] = sizes[2 + d] > 1 ? drawn(&state, 1, 2) : 2 * drawn(&state, 0, 1) + 1;
+            opts.padding[d] = opts.kernel[d] / 2;
+            opts.stride[d] = drawn(&state, 1, 4);
+        }
+        ts_tensor *x = ts_normal(sizes, 5, 0, 1, TS_F32), *f = ts_normal(sizes, 5, 0, 1, TS_F32);
+        x = drawn(&state, 0, 1) ? last_of(x) : x;
+        assert_close(second_gradient(x, f, &opts, false), second_gradient(x, f, &opts, true), 0);
+    }
+}
+
 TS_TEST(images_keep_channels_last)
 {
     TS_SCOPE;
@@ -490,6 +533,28 @@ TS_TEST(shuffles_undo_each_other)
     y = ts_pixel_unshuffle(last, 2);
     ck_assert(ts_is_dense_last(y));
     assert_close(x, y, 0);
+}
+
+TS_TEST(gradients_of_shuffles_keep_channels_last)
+{
+    uint64_t state = seed();
+    for (int k = 0; k < 100; k++) {
+        TS_SCOPE;
+        int64_t by = drawn(&state, 2, 3), side = drawn(&state, 2, 5);
+        bool back = drawn(&state, 0, 1);
+        const int64_t sizes[] = {drawn(&state, 1, 3), (back ? 1 : by * by) * drawn(&state, 2, 5),
+                                 (back ? by : 1) * side, (back ? by : 1) * drawn(&state, 2, 5)};
+        ts_tensor *x = ts_normal(sizes, 4, 0, 1, TS_F32), *factors = NULL, *dx[2];
+        for (int last = 0; last < 2; last++) {
+            ts_tensor *leaf = ts_set_requires_grad(last ? last_of(x) : ts_clone(x), true), *y;
+            OK(leaf);
+            OK(y = back ? ts_pixel_unshuffle(leaf, by) : ts_pixel_shuffle(leaf, by));
+            factors = last ? last_of(factors) : ts_normal(ts_sizes(y), 4, 0, 1, TS_F32);
+            ck_assert_int_eq(ts_grad_of(y, factors, &leaf, 1, &dx[last], NULL), TS_OK);
+        }
+        ck_assert(ts_is_dense_last(dx[1]));
+        assert_close(dx[0], dx[1], 0);
+    }
 }
 
 TS_TEST(wrong_options_of_pools_and_resizing)

@@ -4,6 +4,7 @@
 Usage: unet.py PROGRAM"""
 import csv
 import os
+import random
 import re
 import shutil
 import signal
@@ -160,7 +161,8 @@ class UNet(unittest.TestCase):
         if "libpng" in done.stderr:
             self.skipTest("no libpng")
         self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, r"'\d\d.png': expected classes below 2 in the mask, got 5")
+        self.assertRegex(done.stderr,
+                         r"masks/\d\d.png': expected classes below 2 in the mask, got 5")
         done = self.run_to_end(out, "--data", self.folder)
         self.assertEqual(done.returncode, 1)
         self.assertIn("found no PNG file", done.stderr)
@@ -173,6 +175,33 @@ class UNet(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("masks/13.png': No such file", done.stderr)
         self.assertFalse(os.path.exists(out))
+
+    def test_pairs_that_do_not_fit_are_named_before_training(self):
+        folder, out = self.pairs("sizes", 1), os.path.join(self.folder, "unfit")
+        for _ in range(6):
+            part, name = random.choice(("images", "masks")), f"{random.randrange(20):02}.png"
+            path = os.path.join(folder, part, name)
+            with open(path, "rb") as file:
+                saved = file.read()
+            side = random.choice((SIZE - 1, SIZE, SIZE + 2, SIZE + 4, 0))
+            if side:
+                row = bytes((3 if part == "images" else 1) * side)
+                write_png(path, side, 2 if part == "images" else 0, row)
+            else:
+                with open(path, "wb") as file:
+                    file.write(saved[:random.randrange(24)])
+            done = self.run_to_end(out, "--data", folder, "--classes", "2")
+            self.assertEqual(done.returncode, 1, (part, name, side))
+            self.assertIn(f"{part}/{name}'", done.stderr)
+            if side:
+                for other in "images", "masks":
+                    self.assertIn(f"{other}/{name}'", done.stderr)
+                self.assertIn(f"{side} x {side} in", done.stderr)
+            else:
+                self.assertIn("expected a PNG image", done.stderr)
+            self.assertFalse(os.path.exists(out))
+            with open(path, "wb") as file:
+                file.write(saved)
 
     def test_masks_of_any_depth_have_the_same_classes(self):
         logs = []

@@ -52,7 +52,7 @@ TS_API ts_tensor *ts_interpolate(ts_tensor *self, const ts_interpolate_opts *opt
  * @param self      any dtype
  * @param padding   numbers of elements (before, after) of the last dim, then of the dim before it,
  *                  and so on: in mode TS_PAD_CONSTANT for any number of dims, else for 1 to 3;
- *                  negative numbers remove elements
+ *                  negative numbers remove elements, which TS_PAD_CIRCULAR then does not repeat
  * @param npadding  count of these numbers, even
  * @param mode      a ts_pad_mode
  * @param value     of the new elements in mode TS_PAD_CONSTANT, converted to self's dtype
