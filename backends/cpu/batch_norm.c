@@ -100,6 +100,7 @@ typedef struct channel_call {
     const ts_value *dw, *db;
     double eps;
     int64_t groups;   /* groups of channels; statistics are (sets, groups) */
+    double *rstd;     /* backward: 1 / sqrt(var + eps) per statistic */
     const channel_job *summed; /* forward: the job of the MOMENTS pass; a channel of it may be a
                                   whole group */
     bool given;       /* the statistics are arguments, which the gradient treats as constants */
@@ -188,7 +189,7 @@ static void combine_backward(void *ctx, int64_t begin, int64_t end)
     int64_t width = job->channels / c->groups, samples = job->samples / ts_max64(job->sets, 1);
     for (int64_t at = begin; at < end; at++) {
         int64_t first = at % c->groups * width, set_at = at / c->groups;
-        double rstd = 1 / sqrt(parameter(c->var, at, 0) + c->eps), along = 0, shift = 0;
+        double rstd = c->rstd[at], along = 0, shift = 0;
         for (int64_t i = set_at * samples; i < (set_at + 1) * samples && !c->given; i++)
             for (int64_t k = first; k < first + width; k++) {
                 double w = parameter(c->weight, k, 1);
@@ -227,7 +228,7 @@ static void combine_parameters(void *ctx, int64_t begin, int64_t end)
                 db += s[0];
                 along += s[1];
             }
-            dw += along / sqrt(parameter(c->var, i / samples * c->groups + k / width, 0) + c->eps);
+            dw += along * c->rstd[i / samples * c->groups + k / width];
         }
         put(c->dw, k, dw);
         put(c->db, k, db);
@@ -276,9 +277,10 @@ static ts_status allocate(ts_frame *f, channel_call *c, const channel_job *summe
 {
     channel_job *job = &c->job;
     size_t item = c->wide ? 8 : 4, list = (size_t)(job->sets * job->channels) * item,
-           parts = summed ? (size_t)(sums_step(summed) * summed->channels) * sizeof(double) : 0;
+           parts = summed ? (size_t)(sums_step(summed) * summed->channels) * sizeof(double) : 0,
+           statistics = (size_t)(job->sets * c->groups) * sizeof(double);
     list = (list + 63) & ~(size_t)63;
-    c->bytes = 5 * list + parts + 64;
+    c->bytes = 5 * list + parts + statistics + 64;
     if (!(c->memory = ts_alloc(f->thread, c->bytes)))
         return ts_error_memory("the coefficients of a norm", (int64_t)c->bytes);
     char *at = c->memory;
@@ -288,6 +290,7 @@ static ts_status allocate(ts_frame *f, channel_call *c, const channel_job *summe
     job->slope = at + 3 * list;
     job->base = at + 4 * list;
     job->sums = (double *)(void *)(at + 5 * list);
+    c->rstd = (double *)(void *)(at + 5 * list + parts);
     return TS_OK;
 }
 
@@ -377,12 +380,15 @@ static ts_status backward(ts_frame *f, channel_call *c)
     job->y = dx ? f->rets[0].t->data : NULL;
     TS_TRY(allocate(f, c, sums ? job : NULL));
     int64_t width = job->channels / ts_max64(c->groups, 1);
-    for (int64_t i = 0; i < job->sets * job->channels; i++) {
-        int64_t k = i % job->channels, statistic = i / job->channels * c->groups + k / width;
-        set(c, job->shift, i, parameter(c->mean, statistic, 0));
-        if (job->relu) {
-            set(c, job->slope, i, parameter(c->weight, k, 1) /
-                                      sqrt(parameter(c->var, statistic, 0) + c->eps));
+    for (int64_t at = 0, i = 0; at < job->sets * c->groups; at++) {
+        double mean = parameter(c->mean, at, 0);
+        c->rstd[at] = 1 / sqrt(parameter(c->var, at, 0) + c->eps);
+        for (int64_t end = i + width; i < end; i++) {
+            set(c, job->shift, i, mean);
+            if (!job->relu)
+                continue;
+            int64_t k = i % job->channels;
+            set(c, job->slope, i, c->rstd[at] * parameter(c->weight, k, 1));
             set(c, job->base, i, parameter(c->bias, k, 0));
         }
     }

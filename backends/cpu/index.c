@@ -95,6 +95,8 @@ typedef struct rows {
     const char *from;
     indices index;
     int64_t outer, n, count, inner, bytes;
+    int64_t outer_step, step; /* select: bytes from a row of `from` to that of the next outer index
+                                 and to the next row */
     int64_t skip;   /* an index to skip, or -1 */
     bool zero;      /* run_add() sets the destination to 0 first */
 } rows;
@@ -134,7 +136,7 @@ VEC_FN void copy_bytes(char *to, const char *from, int64_t n)
         while (begin < end) {                                               \
             int64_t first = begin - o * r->count;                           \
             int64_t stop = ts_min64(end - o * r->count, r->count);          \
-            const char *base = r->from + o * r->n * bytes;                  \
+            const char *base = r->from + o * r->outer_step;                 \
             char *to = r->to + begin * bytes;                               \
             if (r->index.wide)                                              \
                 SELECT_RUN(int64_t, copy)                                   \
@@ -147,8 +149,9 @@ VEC_FN void copy_bytes(char *to, const char *from, int64_t n)
 #define SELECT_RUN(I, copy)                                                 \
     {                                                                       \
         const I *index = r->index.data;                                     \
+        int64_t step = r->step; /* a copy, because `to` may alias r */      \
         for (int64_t k = first; k < stop; k++, to += bytes)                 \
-            copy(to, base + index[k] * bytes, bytes);                       \
+            copy(to, base + index[k] * step, bytes);                        \
     }
 SELECT_ROWS(select_1, 1, memcpy)
 SELECT_ROWS(select_2, 2, memcpy)
@@ -157,11 +160,40 @@ SELECT_ROWS(select_8, 8, memcpy)
 SELECT_ROWS(select_16, 16, memcpy)
 SELECT_ROWS(select_any, r->bytes, copy_bytes)
 
+/** Sets the steps of the rows of t. Returns false if a row is not one run of memory, or if rows
+ * with the same index are not equally spaced. */
+static bool find_steps(rows *r, const ts_tensor *t, int64_t dim)
+{
+    int64_t item = ts_dtype_sizes[t->dtype], run = 1, outer = 1;
+    r->step = r->outer_step = r->bytes; /* of no importance for a size of 1 */
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        int64_t size = t->sizes[d], stride = t->strides[d];
+        if (d == dim) {
+            r->step = stride * item;
+            continue;
+        }
+        if (size == 1)
+            continue;
+        if (d > dim ? stride != run : outer > 1 && stride * item != outer * r->outer_step)
+            return false;
+        if (d < dim && outer == 1)
+            r->outer_step = stride * item;
+        run *= d > dim ? size : 1;
+        outer *= d < dim ? size : 1;
+    }
+    return true;
+}
+
+static ts_status gather(ts_frame *f);
+
+/** Copies rows by index, or single elements if rows are not runs of memory. */
 static ts_status run_select(ts_frame *f, int index_arg, int64_t dim)
 {
     const ts_tensor *self = f->args[0].t;
     rows r =
         rows_of(self->sizes, self->ndim, dim, f->args[index_arg].t, ts_dtype_sizes[self->dtype]);
+    if (!find_steps(&r, self, dim))
+        return gather(f);
     TS_TRY(check_range(f, index_arg, r.n));
     r.from = self->data;
     r.to = f->rets[0].t->data;
@@ -334,15 +366,16 @@ VEC_FN bundle bundle_at(const lines *l, int64_t line, int64_t end)
 
 /*
  * todo: a statement on *p, the indexed element, and *q, the element at the index's position. The
- * inner loop runs along a line if there is one line, or if the index's stride along it is smaller
- * than the stride between lines; else across the lines. In both cases the elements of a line are
- * processed in order.
+ * inner loop runs along a line if there is one line, or if the strides of index and plain elements
+ * along it are smaller than those between lines; else across the lines. In both cases the elements
+ * of a line are processed in order.
  */
 #define LINES(T, name, todo)                                                                       \
     static void name(void *ctx, int64_t begin, int64_t end)                                        \
     {                                                                                              \
         const lines *l = ctx;                                                                      \
-        bool along = l->sizes[0] == 1 || l->along_index < l->to_index[0];                          \
+        bool along = l->sizes[0] == 1 ||                                                           \
+                     l->along_index + l->along_plain < l->to_index[0] + l->to_plain[0];            \
         while (begin < end) {                                                                      \
             bundle b = bundle_at(l, begin, end);                                                   \
             span s = {.rows = along ? b.many : l->length, .columns = along ? l->length : b.many,   \
@@ -442,10 +475,7 @@ static ts_status gather(ts_frame *f)
     return TS_OK;
 }
 
-static ts_status index_select(ts_frame *f)
-{
-    return f->args[0].t->flags & TS_TENSOR_CONTIGUOUS ? run_select(f, 2, f->plan->dim) : gather(f);
-}
+static ts_status index_select(ts_frame *f) { return run_select(f, 2, f->plan->dim); }
 
 static ts_status scatter_packed(ts_frame *f)
 {

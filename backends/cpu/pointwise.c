@@ -1,5 +1,6 @@
 /** @file pointwise.c  Arithmetic of two and three operands, and bounds. */
 // SPDX-License-Identifier: MIT
+#include "backends/cpu/copy.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/vmath.h"
 #include "ops/kernel.h"
@@ -177,15 +178,27 @@ static int64_t power_of_int(int64_t a, int64_t e)
             result *= base;
     return (int64_t)result;
 }
+/** The same for u8, in a fixed number of steps, so that compilers use vectors. */
+static inline uint8_t power_of_u8(uint8_t a, uint8_t e)
+{
+    uint8_t result = 1;
+    for (int k = 0; k < 8; k++) {
+        result = (uint8_t)(e >> k & 1 ? result * a : result);
+        a = (uint8_t)(a * a);
+    }
+    return result;
+}
 /* not inlined, because the code is large */
 static __attribute__((noinline)) vf power_of_f32(vf a, vf b) { return vf_pow(a, b); }
 static __attribute__((noinline)) vd power_of_f64(vd a, vd b) { return vd_pow(a, b); }
 
 TS_LOOP2(vf, pow_f32, power_of_f32(a, b))
 TS_LOOP2(vd, pow_f64, power_of_f64(a, b))
-INTS(pow, power_of_int(a, b), (int32_t)power_of_int(a, b), (uint8_t)power_of_int(a, b))
+INTS(pow, power_of_int(a, b), (int32_t)power_of_int(a, b), power_of_u8(a, b))
 
 /* exponents that have cheaper and more exact forms */
+TS_LOOP2(vf, one_f32, ((void)a, (void)b, vf_set1(1)))
+TS_LOOP2(vd, one_f64, ((void)a, (void)b, vd_set1(1)))
 FLOATS(same, ((void)b, a))
 FLOATS(pow2, ((void)b, a * a))
 FLOATS(pow3, ((void)b, a * a * a))
@@ -203,14 +216,23 @@ static ts_status pow_kernel(ts_frame *f)
         double exponent;
         ts_loop loops[TS_DTYPE_COUNT];
     } special[] = {
-        {1, {FLOAT_LOOPS(same)}},     {2, {FLOAT_LOOPS(pow2)}},
-        {3, {FLOAT_LOOPS(pow3)}},     {0.5, {FLOAT_LOOPS(root)}},
-        {-1, {FLOAT_LOOPS(inverse)}}, {-0.5, {FLOAT_LOOPS(inverse_root)}},
+        {0, {FLOAT_LOOPS(one)}},      {1, {FLOAT_LOOPS(same)}},
+        {2, {FLOAT_LOOPS(pow2)}},     {3, {FLOAT_LOOPS(pow3)}},
+        {0.5, {FLOAT_LOOPS(root)}},   {-1, {FLOAT_LOOPS(inverse)}},
+        {-0.5, {FLOAT_LOOPS(inverse_root)}},
     };
-    if (f->args[1].tag != TS_TAG_TENSOR && ts_dtype_is_float(f->plan->compute))
-        for (int i = 0; i < TS_COUNTOF(special); i++)
-            if (ts_value_number(&f->args[1]) == special[i].exponent)
-                return ts_cpu_pointwise(f, special[i].loops, NULL, 2);
+    if (f->args[1].tag == TS_TAG_TENSOR || !ts_dtype_is_float(f->plan->compute))
+        return ts_cpu_pointwise(f, loops, NULL, 15);
+    double exponent = ts_value_number(&f->args[1]);
+    const ts_tensor *self = f->args[0].t, *out = f->rets[0].t;
+    if (exponent == 1 && self->dtype == out->dtype) {
+        if (out->data != self->data)
+            ts_cpu_copy_to(out, self);
+        return TS_OK;
+    }
+    for (int i = 0; i < TS_COUNTOF(special); i++)
+        if (exponent == special[i].exponent)
+            return ts_cpu_pointwise(f, special[i].loops, NULL, 2);
     return ts_cpu_pointwise(f, loops, NULL, 15);
 }
 

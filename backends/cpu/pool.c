@@ -191,8 +191,9 @@ static ts_status max_pool(ts_frame *f)
         return ts_fail_arg(f, 0, TS_ERR_UNSUPPORTED,
                            "expected fewer than 2^31 elements per channel, got %lld",
                            (long long)job.size);
-    bool planes = n == 1 && a[2].in <= lanes / 2 && job.planes >= lanes / 2 &&
-                  job.size <= SMALL_PLANE && job.out <= SMALL_PLANE;
+    bool few = a[2].in <= lanes || a[2].map == TS_AXIS_ADAPTIVE; /* results per line, for vectors */
+    bool planes = n == 1 && few && job.planes >= lanes / 2 && job.size <= SMALL_PLANE &&
+                  job.out <= SMALL_PLANE;
     int64_t bytes = 2 * (columns_of(&a[2]) * n + 2 * lanes) * item + (a[2].out * n + lanes) * 4;
     if (planes) {
         rows = ts_ceil_div(job.planes, lanes);

@@ -5,7 +5,8 @@
 
 #ifndef TS_BACKENDS_CPU_POOL_REAL_H
 #define TS_BACKENDS_CPU_POOL_REAL_H
-enum { CHANNELS = 16, /* channels per task of a channels-last backward, or all (block_of()) */
+enum { PIXEL_VECTORS = 4, /* vectors of channels whose maxima are kept in registers */
+       CHANNELS = 16, /* channels per task of a channels-last backward, or all (block_of()) */
        FEW_CHANNELS = 8, /* a backward adds the gradients of fewer channels one by one */
        PLANES = 4096,    /* elements of small planes that a backward clears together */
        SPARSE = 64 };    /* least elements per gradient of a plane that is mostly 0 */
@@ -227,37 +228,59 @@ VEC_FN void S(line_by_window)(ts_dtype kind, const pool_job *job, const S(column
     }
 }
 
-/** Computes channels c to c + left - 1 (at most LANES) of one pixel of the result. to: index of
- * channel c in the result. */
-VEC_FN void S(largest_of_pixel)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
-                                window h, window w, int64_t c, int64_t left, int64_t to)
+/** Computes `vectors` vectors of channels, starting at channel c, of one pixel of the result. A
+ * single vector may have `left` < LANES channels. to: index of channel c in the result. */
+VEC_FN void S(largest_of_channels)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
+                                   window h, window w, int64_t c, int vectors, int64_t left,
+                                   int64_t to)
 {
     const ts_axis *a = job->axis;
     bool taps = job->taps;
-    V most = F(set1)(-(T)INFINITY),
-      at = S(index_vector)(taps ? tap_of(a, d, h, w, 0, 0, 0)
-                                : (d.first * a[1].in + h.first) * a[2].in + w.first);
+    V most[PIXEL_VECTORS], at[PIXEL_VECTORS];
+    for (int v = 0; v < vectors; v++) {
+        most[v] = F(set1)(-(T)INFINITY);
+        at[v] = S(index_vector)(taps ? tap_of(a, d, h, w, 0, 0, 0)
+                                     : (d.first * a[1].in + h.first) * a[2].in + w.first);
+    }
     for (int64_t i = 0; i < d.count; i++)
         for (int64_t j = 0; j < h.count; j++)
             for (int64_t k = 0; k < w.count; k++) {
                 int64_t index = ((d.first + i * d.step) * a[1].in + h.first + j * h.step) *
                                     a[2].in + w.first + k * w.step,
                         from = (plane * a[0].in * a[1].in * a[2].in + index) * job->channels + c;
-                V x = S(get)(kind, job->x, from, left);
-                VM m = S(replaces)(x, most);
-                most = F(select)(m, x, most);
-                at = F(select)(m, S(index_vector)(taps ? tap_of(a, d, h, w, i, j, k) : index), at);
+                V here = S(index_vector)(taps ? tap_of(a, d, h, w, i, j, k) : index);
+                for (int v = 0; v < vectors; v++) {
+                    V x = S(get)(kind, job->x, from + v * LANES, left);
+                    VM m = S(replaces)(x, most[v]);
+                    most[v] = F(select)(m, x, most[v]);
+                    at[v] = F(select)(m, here, at[v]);
+                }
             }
-    S(set)(kind, job->y, to, most, left);
-    if (!job->indices && !taps)
-        return;
-    INDEX indices[LANES];
-    memcpy(indices, &at, sizeof at);
-    for (int k = 0; k < LANES && k < left; k++)
-        if (taps)
-            job->taps[to + k] = (uint8_t)indices[k];
-        else
-            job->indices[to + k] = indices[k];
+    for (int v = 0; v < vectors; v++, to += LANES) {
+        S(set)(kind, job->y, to, most[v], left);
+        if (!job->indices && !taps)
+            continue;
+        INDEX indices[LANES];
+        memcpy(indices, &at[v], sizeof at[v]);
+        for (int k = 0; k < LANES && k < left; k++)
+            if (taps)
+                job->taps[to + k] = (uint8_t)indices[k];
+            else
+                job->indices[to + k] = indices[k];
+    }
+}
+
+/** Computes all channels of one pixel of the result. to: index of its first channel. */
+VEC_FN void S(largest_of_pixel)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
+                                window h, window w, int64_t to)
+{
+    int64_t n = job->channels, i = 0;
+    for (; i + PIXEL_VECTORS * LANES <= n; i += PIXEL_VECTORS * LANES)
+        S(largest_of_channels)(kind, job, plane, d, h, w, i, PIXEL_VECTORS, LANES, to + i);
+    for (; i + LANES <= n; i += LANES)
+        S(largest_of_channels)(kind, job, plane, d, h, w, i, 1, LANES, to + i);
+    if (i < n)
+        S(largest_of_channels)(kind, job, plane, d, h, w, i, 1, n - i, to + i);
 }
 
 /** Fills columns `from` to `to` - 1 with padding. */
@@ -297,14 +320,9 @@ VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int6
                 S(line_of_windows)(kind, job, &c, d, h, row * a[2].out * n);
             continue;
         }
-        for (int64_t o = 0; o < a[2].out; o++) {
-            window w = window_of(&a[2], o);
-            int64_t to = (row * a[2].out + o) * n, i = 0;
-            for (; i + LANES <= n; i += LANES)
-                S(largest_of_pixel)(kind, job, plane, d, h, w, i, LANES, to + i);
-            if (i < n)
-                S(largest_of_pixel)(kind, job, plane, d, h, w, i, n - i, to + i);
-        }
+        for (int64_t o = 0; o < a[2].out; o++)
+            S(largest_of_pixel)(kind, job, plane, d, h, window_of(&a[2], o),
+                                (row * a[2].out + o) * n);
     }
 }
 
@@ -348,9 +366,9 @@ VEC_FN void S(pool_planes)(ts_dtype kind, const pool_job *job, int64_t begin, in
         for (int64_t i = 0; i < a[0].out; i++)
             for (int64_t j = 0; j < a[1].out; j++)
                 for (int64_t k = 0; k < a[2].out; k++, o++)
-                    S(largest_of_pixel)(TS_REAL == 32 ? TS_F32 : TS_F64, &inner, 0,
-                                        window_of(&a[0], i), window_of(&a[1], j),
-                                        window_of(&a[2], k), 0, LANES, o * LANES);
+                    S(largest_of_channels)(TS_REAL == 32 ? TS_F32 : TS_F64, &inner, 0,
+                                           window_of(&a[0], i), window_of(&a[1], j),
+                                           window_of(&a[2], k), 0, 1, LANES, o * LANES);
         T *to = halves ? wide : (T *)job->y + plane * out;
         S(transpose)(to, out, y, LANES, out, some);
         for (int64_t i = 0; halves && i < some * out; i += LANES)

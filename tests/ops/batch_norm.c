@@ -150,6 +150,42 @@ TS_TEST(drawn_norms_of_channels_last_equal_those_in_f64, .loop = 16)
     assert_close(dx[0], dx[2], 1e-4);
 }
 
+/* Gradients of group norm against those in f64, also for few positions. */
+TS_TEST(drawn_group_norm_gradients_equal_those_in_f64, .loop = 16)
+{
+    TS_SCOPE;
+    const char *text = getenv("TS_TEST_SEED");
+    uint64_t state = (text ? strtoull(text, NULL, 10) : 1) + (uint64_t)_i * 7919;
+    int64_t groups = drawn(&state, 1, 20), c = groups * drawn(&state, 1, 9),
+            sizes[] = {drawn(&state, 1, 9), c, drawn(&state, 1, 7), drawn(&state, 2, 9)};
+    ts_manual_seed(state);
+    ts_tensor *x = ts_normal(sizes, 4, 1, 2, TS_F32), *g = ts_normal(sizes, 4, 0, 1, TS_F32),
+              *weight = ts_normal(&c, 1, 1, 1, TS_F32),
+              *rows = ts_reshape(ts_to(x, TS_F64), TS_SIZES(sizes[0], groups, -1)),
+              *mean = ts_mean_dims(rows, TS_SIZES(2), true),
+              *var = ts_mean_dims(ts_square(ts_sub(rows, mean)), TS_SIZES(2), false);
+    mean = ts_reshape(mean, TS_SIZES(sizes[0], groups));
+    x = _i % 2 ? last_of(x) : x;
+    ts_tensor *dx[3], *dw[3], *db[3];
+    for (int k = 0; k < 3; k++) { /* 1 and 3 threads, then f64 */
+        ts_dtype dtype = k < 2 ? TS_F32 : TS_F64;
+        ts_set_num_threads(1 + 2 * (k & 1));
+        OK(dx[k] = ts_group_norm_backward(ts_to(g, dtype), ts_to(x, dtype), ts_to(mean, dtype),
+                                          ts_to(var, dtype), ts_to(weight, dtype), groups, 1e-5,
+                                          &dw[k], &db[k]));
+    }
+    ck_assert_mem_eq(ts_data(ts_contiguous(dx[0])), ts_data(ts_contiguous(dx[1])),
+                     (size_t)ts_numel(x) * 4);
+    ck_assert_mem_eq(ts_data(dw[0]), ts_data(dw[1]), (size_t)c * 4);
+    assert_close(dx[0], dx[2], 1e-4);
+    assert_close(dw[0], dw[2], 1e-4);
+    assert_close(db[0], db[2], 1e-4);
+    /* the sum over a group of a gradient of normalized values is 0 */
+    ts_tensor *sums = ts_sum_dims(ts_reshape(ts_contiguous(dx[2]),
+                                             TS_SIZES(sizes[0], groups, -1)), TS_SIZES(2), false);
+    assert_close(sums, ts_zeros_like(sums), 1e-9);
+}
+
 TS_TEST(norms_have_the_same_bits_for_any_number_of_threads)
 {
     TS_SCOPE;

@@ -91,6 +91,44 @@ TS_TEST(sums_by_index_have_the_same_bits_for_any_number_of_threads)
     }
 }
 
+/* Rows that are runs of memory, equally spaced or not, broadcast or permuted. */
+TS_TEST(index_select_of_drawn_layouts_equals_that_of_a_contiguous_copy, .loop = 80)
+{
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_U8};
+    uint64_t draw = 0;
+#define DRAWN(n) (int64_t)(ts_philox_u64(53, (uint64_t)_i, draw++) % (n))
+    int64_t sizes[4], order[4] = {0, 1, 2, 3};
+    for (int d = 0; d < 4; d++)
+        sizes[d] = DRAWN(3) ? 1 + DRAWN(9) : 1;
+    ts_manual_seed((uint64_t)_i);
+    ts_tensor *x = ts_randint_on(sizes, 4, 0, 99, dtypes[_i % 4], TS_DEVICE_CPU);
+    for (int d = 3; d > 0 && _i % 3 == 0; d--) {
+        int64_t k = DRAWN(d + 1), other = order[d];
+        order[d] = order[k];
+        order[k] = other;
+    }
+    x = ts_permute(x, order, 4);
+    int64_t last = ts_size(x, 3);
+    x = DRAWN(3) ? x : ts_slice(x, 3, last / 3, last, 1 + DRAWN(2));
+    for (int d = 0; d < 4; d++)
+        sizes[d] = ts_size(x, d) == 1 ? 1 + DRAWN(7) : ts_size(x, d);
+    x = ts_expand(x, sizes, 4);
+    int64_t dim = DRAWN(4), count = 1 + DRAWN(40);
+#undef DRAWN
+    ts_tensor *i = ts_randint_on(&count, 1, 0, sizes[dim], index_dtypes[_i / 4 % 2],
+                                 TS_DEVICE_CPU);
+    ts_tensor *y = ts_index_select(x, (int)dim, i),
+              *want = ts_index_select(ts_clone(ts_contiguous(x)), (int)dim, i);
+    ck_assert_ptr_nonnull(y);
+    ck_assert_int_eq(ts_numel(y), ts_numel(want));
+    y = ts_contiguous(y);
+    ck_assert_mem_eq(ts_data(y), ts_data(want),
+                     (size_t)ts_numel(y) * (dtypes[_i % 4] == TS_F32   ? 4
+                                            : dtypes[_i % 4] == TS_F64 ? 8
+                                            : dtypes[_i % 4] == TS_U8  ? 1
+                                                                       : 2));
+}
+
 TS_TEST(index_select_reads_any_dim)
 {
     ts_tensor *x = count_up(TS_SIZES(2, 3, 2), TS_F64), *i = ROW(TS_I32, 2, 0);

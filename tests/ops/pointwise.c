@@ -121,6 +121,40 @@ TS_TEST(remainder_has_the_sign_of_the_divisor)
     CHECK(ts_floor_divide(F32(7, -7, 7, -7), F32(3, 3, -3, -3)), 2, -3, -3, 2);
 }
 
+TS_TEST(powers_0_and_1_are_exact, .loop = 4)
+{
+    TS_SCOPE;
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16};
+    ts_tensor *x = ts_to(F32(-2, 0, INFINITY, -INFINITY, NAN, 3), dtypes[_i]);
+    CHECK(ts_to(ts_pow_scalar(x, 0), TS_F32), 1, 1, 1, 1, 1, 1);
+    ts_tensor *t = ts_transpose(ts_view(ts_slice(x, 0, 0, 4, 1), TS_SIZES(2, 2)), 0, 1);
+    CHECK(ts_to(ts_contiguous(ts_pow_scalar(t, 1)), TS_F32), -2, INFINITY, 0, -INFINITY);
+    ck_assert_ptr_nonnull(ts_pow_scalar_(t, 1));
+    CHECK(ts_to(ts_slice(x, 0, 0, 4, 1), TS_F32), -2, 0, INFINITY, -INFINITY);
+    double last;
+    ck_assert_int_eq(ts_item(ts_pow_scalar(ts_select(x, 0, 4), 1), &last), TS_OK);
+    ck_assert(isnan(last));
+}
+
+TS_TEST(powers_of_u8_wrap)
+{
+    TS_SCOPE;
+    static uint8_t a[65536], e[65536];
+    for (int i = 0; i < 65536; i++) {
+        a[i] = (uint8_t)i;
+        e[i] = (uint8_t)(i >> 8);
+    }
+    ts_tensor *y = ts_pow(ts_from_array(a, TS_U8, TS_SIZES(65536)),
+                          ts_from_array(e, TS_U8, TS_SIZES(65536)));
+    const uint8_t *found = ts_data(y);
+    for (int i = 0; i < 65536; i++) {
+        uint8_t want = 1;
+        for (int k = 0; k < e[i]; k++)
+            want = (uint8_t)(want * a[i]);
+        ck_assert_int_eq(found[i], want);
+    }
+}
+
 TS_TEST(integer_powers_wrap_and_truncate)
 {
     TS_SCOPE;

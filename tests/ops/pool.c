@@ -141,6 +141,45 @@ TS_TEST(joined_rows_change_no_value)
     }
 }
 
+/* Channels-last pixels have vectors of channels; contiguous planes are transposed if they are small
+ * and many. */
+TS_TEST(adaptive_maxima_of_drawn_planes_are_the_same_in_both_layouts)
+{
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16};
+    uint64_t state = seed();
+    for (int i = 0; i < 120; i++) {
+        TS_SCOPE;
+        int64_t n = drawn(&state, 1, 3), c = drawn(&state, 1, i % 2 ? 150 : 12),
+                h = drawn(&state, 1, 34), w = drawn(&state, 1, i % 3 ? 34 : 5),
+                to[2] = {drawn(&state, 1, h + 2), drawn(&state, 1, w + 2)};
+        ts_tensor *values = ts_to(ts_round(ts_normal(TS_SIZES(n, c, h, w), 0, 2, TS_F32)),
+                                  dtypes[drawn(&state, 0, 3)]);
+        ts_tensor *y[2], *places[2];
+        for (int last = 0; last < 2; last++) {
+            ts_set_num_threads(1 + last);
+            OK(y[last] = ts_adaptive_max_pool(last ? last_of(values) : values, to, 2,
+                                              &places[last]));
+        }
+        ts_tensor *wide = ts_to(values, TS_F64), *best = ts_to(ts_contiguous(y[0]), TS_F64),
+                  *at = ts_contiguous(places[0]);
+        const double *x = ts_data(wide), *found = ts_data(best);
+        const int64_t *index = ts_data(at);
+        for (int64_t o = 0; o < n * c * to[0] * to[1]; o++) {
+            int64_t row = o / to[1] % to[0], column = o % to[1], top = row * h / to[0],
+                    left = column * w / to[1], bottom = ((row + 1) * h + to[0] - 1) / to[0],
+                    right = ((column + 1) * w + to[1] - 1) / to[1], first = top * w + left;
+            const double *plane = x + o / to[0] / to[1] * h * w;
+            for (int64_t r = top; r < bottom; r++)
+                for (int64_t k = left; k < right; k++)
+                    first = plane[r * w + k] > plane[first] ? r * w + k : first;
+            ck_assert_int_eq(index[o], first);
+            ck_assert_double_eq(found[o], plane[first]);
+        }
+        assert_close(ts_to(y[0], TS_F64), ts_to(y[1], TS_F64), 0);
+        assert_close(ts_to(places[0], TS_F64), ts_to(places[1], TS_F64), 0);
+    }
+}
+
 /* Vectors of contiguous rows may hold elements of the next rows; those of channels-last images hold
  * channels. */
 TS_TEST(maxima_of_short_rows_have_the_same_indices_in_both_layouts)
@@ -149,10 +188,10 @@ TS_TEST(maxima_of_short_rows_have_the_same_indices_in_both_layouts)
     uint64_t state = seed();
     for (int i = 0; i < 120; i++) {
         TS_SCOPE;
-        int64_t h = drawn(&state, 1, 12), w = drawn(&state, 1, 20);
-        ts_tensor *values = ts_to(ts_round(ts_normal(TS_SIZES(drawn(&state, 1, 3),
-                                                              drawn(&state, 2, 9), h, w),
-                                                     0, 2, TS_F32)),
+        int64_t h = drawn(&state, 1, 12), w = drawn(&state, 1, 20),
+                c = drawn(&state, 2, i % 2 ? 9 : 150);
+        ts_tensor *values = ts_to(ts_round(ts_normal(TS_SIZES(drawn(&state, 1, 3), c, h, w), 0, 2,
+                                                     TS_F32)),
                                   dtypes[drawn(&state, 0, 3)]);
         ts_pool_opts *opts = POOL(.kernel = {drawn(&state, 1, h), drawn(&state, 1, w)},
                                   .stride = {drawn(&state, 1, 3), drawn(&state, 1, 3)});
