@@ -165,7 +165,10 @@ SELECT_ROWS(select_any, r->bytes, copy_bytes)
 static bool find_steps(rows *r, const ts_tensor *t, int64_t dim)
 {
     int64_t item = ts_dtype_sizes[t->dtype], run = 1, outer = 1;
-    r->step = r->outer_step = r->bytes; /* of no importance for a size of 1 */
+    r->step = r->bytes;
+    r->outer_step = r->n * r->bytes;
+    if (t->flags & TS_TENSOR_CONTIGUOUS) /* also an empty tensor, with any strides */
+        return true;
     for (int d = t->ndim - 1; d >= 0; d--) {
         int64_t size = t->sizes[d], stride = t->strides[d];
         if (d == dim) {
@@ -186,7 +189,8 @@ static bool find_steps(rows *r, const ts_tensor *t, int64_t dim)
 
 static ts_status gather(ts_frame *f);
 
-/** Copies rows by index, or single elements if rows are not runs of memory. */
+/** Copies rows by index. gather() copies the elements of an index_select whose rows are not runs of
+ * memory; the weight of an embedding is contiguous. */
 static ts_status run_select(ts_frame *f, int index_arg, int64_t dim)
 {
     const ts_tensor *self = f->args[0].t;
