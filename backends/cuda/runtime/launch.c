@@ -36,9 +36,9 @@ static cudaError_t find_driver(void)
     return cudaSuccess;
 }
 
-/* Handle and attributes of a kernel on a device, for one number of blocks per cluster. Launching the
- * function of the device's context is faster than launching the context-independent kernel, and
- * attributes apply to one context only. */
+/* Handle and attributes of a kernel on a device, for one cluster size. Launching the function of
+ * the device's context is faster than launching the context-independent kernel, and attributes
+ * apply to one context only. */
 typedef struct entry {
     _Atomic uint64_t key; /* set last, and once */
     CUfunction function;

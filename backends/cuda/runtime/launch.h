@@ -21,8 +21,8 @@ typedef struct ts_cuda_grid {
 } ts_cuda_grid;
 
 /** Launches a kernel on the calling thread's current device (ts_cuda_use()), without waiting. The
- * first launch of a kernel with a cluster size, and each launch with more shared memory than before,
- * sets the attributes that the grid needs. Returns CUDA's error, which the caller passes to
+ * first launch of a kernel with a cluster size, and each launch with more shared memory than
+ * before, sets the attributes that the grid needs. Returns CUDA's error, which the caller passes to
  * ts_cuda_launched().
  * @param kernel     host address of the __global__ function
  * @param arguments  the address of each argument, read before the call returns */
