@@ -108,7 +108,7 @@ template <class T, bool RMS> struct norm_gradient_of {
 
 /** Partial gradients of weight and bias: for each column, sums of g times the normalized x, and of
  * g, over the rows of share blockIdx.y. They become row blockIdx.y of dweight and dbias, each
- * (shares, n) or NULL. */
+ * (shares, line_of<T>(n)) or NULL. */
 template <class T, bool RMS>
 static __global__ void columns_kernel(const T *g, const T *x, const wide_t<T> *mean,
                                       const wide_t<T> *rstd, wide_t<T> *dweight, wide_t<T> *dbias,
@@ -128,9 +128,9 @@ static __global__ void columns_kernel(const T *g, const T *x, const wide_t<T> *m
     db = line_reduce<32, 16, op_sum>(db);
     if (i < n && threadIdx.y == 0) {
         if (dweight)
-            dweight[blockIdx.y * n + i] = dw;
+            dweight[blockIdx.y * line_of<T>(n) + i] = dw;
         if (dbias)
-            dbias[blockIdx.y * n + i] = db;
+            dbias[blockIdx.y * line_of<T>(n) + i] = db;
     }
 }
 
@@ -152,7 +152,7 @@ static cudaError_t backward_long(const T *g, const T *x, const T *weight, const 
     if ((!dweight && !dbias) || e != cudaSuccess)
         return e;
     wide_t<T> *dw = dweight ? scratch : nullptr,
-              *db = dbias ? scratch + (dweight ? shares * n : 0) : nullptr;
+              *db = dbias ? scratch + (dweight ? shares * line_of<T>(n) : 0) : nullptr;
     dim3 grid((unsigned)((n + 31) / 32), (unsigned)shares);
     columns_kernel<T, RMS><<<grid, dim3(32, 16), 0, stream>>>(g, x, mean, rstd, dw, db, rows, n);
     return column_sums<T>(scratch, dweight, dbias, shares, n, stream);
@@ -254,7 +254,7 @@ template <bool RMS> static ts_status backward(ts_frame *f)
     /* most lines of partial sums: one per block that can be resident */
     int64_t most = (int64_t)device->sms * 16, item = ts_kernel_dtype(f) == TS_F64 ? 8 : 4;
     most = most < r.outer ? most : r.outer;
-    int64_t bytes = sums && r.count ? 2 * most * r.count * item : 0;
+    int64_t bytes = sums && r.count ? 2 * most * line_of<bf16>(r.count) * item : 0;
     lines l = {r.outer, r.count, 1};
     lines_scratch shared(f, l);
     void *scratch = nullptr;
@@ -279,10 +279,13 @@ template <bool RMS> static ts_status backward(ts_frame *f)
                 cudaMemsetAsync(db, 0, r.count * sizeof(T), c.stream);
             return cudaPeekAtLastError();
         }
+        /* short odd rows: tiles are faster than a stream */
+        bool tiles = r.count % vec16<T> && r.count <= LONGEST_IN_TILE;
         if constexpr (sizeof(T) < 8) {
-            cudaError_t e =
-                norm_backward_rows<T, RMS>(g, x, weight, mean, rstd, dx, dw, db, (A *)scratch,
-                                           r.outer, r.count, c.device, c.stream);
+            cudaError_t e = tiles ? cudaErrorNotSupported
+                                  : norm_backward_rows<T, RMS>(g, x, weight, mean, rstd, dx, dw, db,
+                                                               (A *)scratch, r.outer, r.count,
+                                                               c.device, c.stream);
             if (e != cudaErrorNotSupported)
                 return e;
         }
