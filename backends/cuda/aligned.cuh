@@ -49,8 +49,7 @@ inline ts_status call_with_copies(ts_frame *f, ts_kernel kernel)
 }
 
 /** Runs KERNEL, a kernel over rows, with aligned copies of unaligned tensors if the length of a row
- *  is a multiple of 16 bytes. Other rows cannot be loaded as vectors, so KERNEL gets the original
- *  tensors. */
+ *  is a multiple of 16 bytes. The kernels for other rows take tensors at any address. */
 template <ts_kernel KERNEL> ts_status on_aligned(ts_frame *f)
 {
     bool copies = false;

@@ -40,7 +40,7 @@ template <int... MOST, class... S> struct row_table<up_to<MOST, S>...> {
     }
 };
 
-/** Tables of rows that are not whole vectors or not 16-byte aligned; an access is one element.
+/** Tables of rows that are not whole vectors; an access is one element.
  * padded_rows: with shapes for powers of two, whose kernels take fewer registers. */
 using single_rows = row_table<up_to<256, row_shape<1, 8>>, up_to<8192, row_warps<16, 512>>>;
 using padded_rows = row_table<up_to<256, row_shape<1, 8>>, up_to<1024, row_shape<2, 16>>,
@@ -53,16 +53,13 @@ using aligned_rows =
               up_to<64, row_shape<1, 2, true>>, up_to<64, row_shape<1, 2>>,
               up_to<96, row_shape<1, 3, true>>, up_to<96, row_shape<1, 3>>, E...>;
 
-/**
- * Finds the kernel for rows of n elements of T: in the table ALIGNED if rows consist of vectors and
- * `aligned` (all tensors are 16-byte aligned), else in SINGLE. take: as in row_table::find().
- */
-template <class T, class ALIGNED, class SINGLE, class F>
-row_grid find_rows(int64_t n, bool aligned, F &&take)
+/** Finds the kernel for rows of n elements of T: in the table ALIGNED if rows consist of vectors,
+ * whose tensors must be 16-byte aligned (on_aligned()), else in SINGLE. take: as in
+ * row_table::find(). */
+template <class T, class ALIGNED, class SINGLE, class F> row_grid find_rows(int64_t n, F &&take)
 {
     constexpr int V = vec16<T>;
-    return aligned && n % V == 0 ? ALIGNED::template find<V>(n / V, take)
-                                 : SINGLE::template find<1>(n, take);
+    return n % V ? SINGLE::template find<1>(n, take) : ALIGNED::template find<V>(n / V, take);
 }
 
 /** Launches a kernel over `rows` rows; cudaErrorNotSupported if none was found. */

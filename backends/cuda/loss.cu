@@ -481,7 +481,7 @@ template <class T> struct grad_scratch {
 
     grad_scratch(ts_frame *f, const classes &c)
         : positions(c.l.outer * c.l.inner), blocks((positions + POSITIONS - 1) / POSITIONS),
-          rooms(c.smoothing != 0 ? positions * logit_parts<T>(c.l.count) : 0),
+          rooms(c.smoothing != 0 ? positions * logit_parts(c.l.count) : 0),
           memory(f, blocks * 8 + positions * (int64_t)(sizeof(exponentials<A>) + 2 * sizeof(A)) +
                         rooms * (int64_t)sizeof(A))
     {

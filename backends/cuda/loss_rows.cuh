@@ -46,14 +46,15 @@ template <class T> struct logit_rows {
 
 /** Upper bound of the number of partial sums of logits per row (`totals`): one per warp of a
  * cluster, or 1 for short rows. */
-template <class T> int64_t logit_parts(int64_t n) { return n > 2048 * vec16<T> ? 32 * 8 : 1; }
+inline int64_t logit_parts(int64_t n) { return n > 8192 ? 32 * 8 : 1; }
 
-template <class A, int V> __device__ __forceinline__ A sum_of(const A (&z)[V])
+/** The sum of the first `count` of V elements. */
+template <class A, int V> __device__ __forceinline__ A sum_of(const A (&z)[V], int count)
 {
     A sum = 0;
 #pragma unroll
     for (int k = 0; k < V; k++)
-        sum += z[k];
+        sum += k < count ? z[k] : 0;
     return sum;
 }
 
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(S::most, 1)
 #pragma unroll
         for (int j = 0; j < S::vecs; j++)
             if (part_t::inside(j, m))
-                total[0] += sum_of(unpacked<T, V>(part.at[j]).at);
+                total[0] += sum_of(unpacked<T, V>(part.at[j]).at, V);
         row_reduce<S, op_sum>(total, memory, 1);
         if (first)
             a.totals[r] = total[0];
@@ -161,17 +162,19 @@ struct cross_entropy_grad_formula : exp_sums<T>, own_exps<T, VECS, vec16<T>> {
             const float none[R::V] = {};
 #pragma unroll
             for (int j = 0; j < VECS; j++)
-                if (r.inside(j))
+                if (r.stored(j))
                     r.put(a.dx, j, none);
             return;
         }
         float scale = factor / whole.y, own_scale = scale * this->shift(), even = a.even * factor;
 #pragma unroll
         for (int j = 0; j < VECS; j++)
-            if (r.inside(j)) {
+            if (r.stored(j)) {
                 slopes_of(this->e[j], own_scale, even);
                 r.put(a.dx, j, this->e[j]);
             }
+        if constexpr (R::shifted)
+            __syncwarp(); /* another lane may have stored the target's element */
         if (mine)
             a.correct(r.row, goal, widen(own), exp_from<T>(whole.x)(widen(own)) * scale, factor);
     }
@@ -184,7 +187,7 @@ struct cross_entropy_grad_formula : exp_sums<T>, own_exps<T, VECS, vec16<T>> {
             if (r.inside(j)) {
                 float z[R::V];
                 r.get(0, j, z);
-                total += sum_of(z);
+                total += sum_of(z, r.inside_count(j));
             }
 #pragma unroll
         for (int lane = 16; lane; lane >>= 1)
@@ -203,7 +206,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
     cross_entropy_grad_stream_kernel(const __grid_constant__ logit_rows<T> a)
 {
 #if __CUDA_ARCH__ >= 900
-    TS_STREAM(s, T, S, 1, 0.0f, a.rows, a.n, a.x);
+    TS_STREAM(s, T, S, 1, -INFINITY, a.rows, a.n, a.x);
     cross_entropy_grad_formula<T, S::vecs> f(a);
     f.fetch(s.row);
     s.run_held(f);
@@ -219,16 +222,15 @@ cudaError_t cross_entropy_grad_rows(const logit_rows<T> &a, int *parts, const ts
                                     cudaStream_t stream)
 {
     using table = aligned_rows<up_to<2048, row_fit<4>>, up_to<288, row_fit<3>>>;
-    bool aligned = aligned16(a.x);
     void (*kernel)(logit_rows<T>) = nullptr;
-    row_grid g = find_rows<T, table, single_rows>(a.n, aligned, [&]<class S, int V>() {
+    row_grid g = find_rows<T, table, single_rows>(a.n, [&]<class S, int V>() {
         kernel = cross_entropy_grad_kernel<T, S, V>;
         return true;
     });
     *parts = 1;
     if (g.rows)
         return rows_launch(kernel, g, a.rows, stream, a);
-    stream_grid s = find_stream<T, rows_wide_held>(a.n, aligned, d, [&]<class S>() {
+    stream_grid s = find_stream<T, rows_wide_held>(a.n, a.rows, d, [&]<class S>() {
         kernel = cross_entropy_grad_stream_kernel<T, S>;
         return ring_bytes<T, S, 1>;
     });

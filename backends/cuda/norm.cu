@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(LONG)
 template <class T, bool RMS>
 static __global__ void __launch_bounds__(LONG)
     long_backward_kernel(const __grid_constant__ lines l, const T *g, const T *x, const T *weight,
-                         const wide_t<T> *mean, const wide_t<T> *rstd, T *dx)
+                         const wide_t<T> *mean, const wide_t<T> *rstd, T *dx, T *dweight, T *dbias)
 {
     using A = wide_t<T>;
     int64_t n = l.count, first = blockIdx.x * n, from = blockIdx.y * LONG + threadIdx.y,
@@ -73,9 +73,13 @@ static __global__ void __launch_bounds__(LONG)
     shift = RMS ? (A)0 : lines_reduce<1, LONG, op_sum>(l, 1, shift) / (A)n;
 #pragma unroll 4
     for (int64_t i = from; i < n; i += step) {
-        A q = widen(g[first + i]) * (weight ? widen(weight[i]) : (A)1);
-        dx[first + i] =
-            narrow<T>(factor * (q - shift - (widen(x[first + i]) - centre) * factor * dot));
+        A up = widen(g[first + i]), h = (widen(x[first + i]) - centre) * factor;
+        dx[first + i] = narrow<T>(
+            factor * (up * (weight ? widen(weight[i]) : (A)1) - shift - h * dot));
+        if (dweight)
+            dweight[i] = narrow<T>(up * h);
+        if (dbias)
+            dbias[i] = narrow<T>(up);
     }
 }
 
@@ -108,29 +112,28 @@ template <class T, bool RMS> struct norm_gradient_of {
 
 /** Partial gradients of weight and bias: for each column, sums of g times the normalized x, and of
  * g, over the rows of share blockIdx.y. They become row blockIdx.y of dweight and dbias, each
- * (shares, n) or NULL. */
-template <class T, bool RMS>
+ * (shares, line_of<T>(n)) or NULL. A block has X columns with Y threads each. */
+template <class T, bool RMS, class OUT, int X, int Y>
 static __global__ void columns_kernel(const T *g, const T *x, const wide_t<T> *mean,
-                                      const wide_t<T> *rstd, wide_t<T> *dweight, wide_t<T> *dbias,
+                                      const wide_t<T> *rstd, OUT *dweight, OUT *dbias,
                                       int64_t rows, int64_t n)
 {
     using A = wide_t<T>;
-    int64_t i = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    int64_t i = (int64_t)blockIdx.x * X + threadIdx.x;
     A dw = 0, db = 0;
     if (i < n)
-        for (int64_t r = (int64_t)blockIdx.y * blockDim.y + threadIdx.y; r < rows;
-             r += (int64_t)gridDim.y * blockDim.y) {
+        for (int64_t r = (int64_t)blockIdx.y * Y + threadIdx.y; r < rows; r += gridDim.y * Y) {
             A a = widen(g[r * n + i]);
-            dw += a * (widen(x[r * n + i]) - (RMS ? (A)0 : mean[r])) * rstd[r];
+            dw += a * ((widen(x[r * n + i]) - (RMS ? (A)0 : mean[r])) * rstd[r]);
             db += a;
         }
-    dw = line_reduce<32, 16, op_sum>(dw);
-    db = line_reduce<32, 16, op_sum>(db);
+    dw = line_reduce<X, Y, op_sum>(dw);
+    db = line_reduce<X, Y, op_sum>(db);
     if (i < n && threadIdx.y == 0) {
         if (dweight)
-            dweight[blockIdx.y * n + i] = dw;
+            dweight[blockIdx.y * line_of<T>(n) + i] = narrow<OUT>(dw);
         if (dbias)
-            dbias[blockIdx.y * n + i] = db;
+            dbias[blockIdx.y * line_of<T>(n) + i] = narrow<OUT>(db);
     }
 }
 
@@ -143,19 +146,30 @@ static cudaError_t backward_long(const T *g, const T *x, const T *weight, const 
     int64_t rows = l.outer, n = l.count;
     cudaError_t e = cudaSuccess;
     line_tiles tiles;
+    auto columns = [&]<class OUT, int X, int Y>(OUT *dw, OUT *db) {
+        dim3 grid((unsigned)((n + X - 1) / X), (unsigned)shares);
+        columns_kernel<T, RMS, OUT, X, Y>
+            <<<grid, dim3(X, Y), 0, stream>>>(g, x, mean, rstd, dw, db, rows, n);
+        return cudaPeekAtLastError();
+    };
     if (dx && line_tiles_of<T>(l, tiles))
         e = tiles_launch<T, 2>(tiles, norm_gradient_of<T, RMS>{weight, mean, rstd}, {g, x}, dx,
                                stream);
-    else if (dx)
+    else if (dx) {
         e = lines_launch(long_backward_kernel<T, RMS>, l, dim3(1, LONG), shared, stream, g, x,
-                         weight, mean, rstd, dx);
+                         weight, mean, rstd, dx, rows == 1 ? dweight : nullptr,
+                         rows == 1 ? dbias : nullptr);
+        if (rows == 1)
+            return e;
+    }
     if ((!dweight && !dbias) || e != cudaSuccess)
         return e;
+    if (rows < 16) /* no partial sums */
+        return columns.template operator()<T, 256, 1>(dweight, dbias);
     wide_t<T> *dw = dweight ? scratch : nullptr,
-              *db = dbias ? scratch + (dweight ? shares * n : 0) : nullptr;
-    dim3 grid((unsigned)((n + 31) / 32), (unsigned)shares);
-    columns_kernel<T, RMS><<<grid, dim3(32, 16), 0, stream>>>(g, x, mean, rstd, dw, db, rows, n);
-    return column_sums<T>(scratch, dweight, dbias, shares, n, stream);
+              *db = dbias ? scratch + (dweight ? shares * line_of<T>(n) : 0) : nullptr;
+    e = columns.template operator()<wide_t<T>, 32, 16>(dw, db);
+    return e == cudaSuccess ? column_sums<T>(scratch, dweight, dbias, shares, n, stream) : e;
 }
 
 /* ------------------------------------------------------------------------------- kernels ---- */
@@ -254,7 +268,7 @@ template <bool RMS> static ts_status backward(ts_frame *f)
     /* most lines of partial sums: one per block that can be resident */
     int64_t most = (int64_t)device->sms * 16, item = ts_kernel_dtype(f) == TS_F64 ? 8 : 4;
     most = most < r.outer ? most : r.outer;
-    int64_t bytes = sums && r.count ? 2 * most * r.count * item : 0;
+    int64_t bytes = sums && r.count ? 2 * most * line_of<bf16>(r.count) * item : 0;
     lines l = {r.outer, r.count, 1};
     lines_scratch shared(f, l);
     void *scratch = nullptr;
@@ -279,10 +293,13 @@ template <bool RMS> static ts_status backward(ts_frame *f)
                 cudaMemsetAsync(db, 0, r.count * sizeof(T), c.stream);
             return cudaPeekAtLastError();
         }
+        /* short odd rows: tiles are faster than a stream */
+        bool tiles = r.count % vec16<T> && r.count <= LONGEST_IN_TILE;
         if constexpr (sizeof(T) < 8) {
-            cudaError_t e =
-                norm_backward_rows<T, RMS>(g, x, weight, mean, rstd, dx, dw, db, (A *)scratch,
-                                           r.outer, r.count, c.device, c.stream);
+            cudaError_t e = tiles ? cudaErrorNotSupported
+                                  : norm_backward_rows<T, RMS>(g, x, weight, mean, rstd, dx, dw, db,
+                                                               (A *)scratch, r.outer, r.count,
+                                                               c.device, c.stream);
             if (e != cudaErrorNotSupported)
                 return e;
         }

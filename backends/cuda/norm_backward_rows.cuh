@@ -8,9 +8,15 @@
 #ifndef TS_CUDA_NORM_BACKWARD_ROWS_CUH
 #define TS_CUDA_NORM_BACKWARD_ROWS_CUH
 
-#include "backends/cuda/row_stream.cuh"
+#include "backends/cuda/launch_stream.cuh"
 
 namespace ts {
+
+/** Elements of a line of partial sums for n columns: whole vectors. */
+template <class T> constexpr int64_t line_of(int64_t n)
+{
+    return (n + vec16<T> - 1) / vec16<T> * vec16<T>;
+}
 
 /** Bytes of shared memory for weights; 0 for f32, whose weights are kept in registers. */
 template <class T, class S>
@@ -42,7 +48,7 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++)
-            if (few ? r.used(j) : r.inside(j)) { /* gradients outside the row are 0 */
+            if (few ? r.used(j) : r.stored(j)) { /* gradients outside the row are 0 */
                 float up[V], in[V], wj[V];
                 r.get(0, j, up);
                 r.get(1, j, in);
@@ -54,17 +60,13 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
-            vec<T, V> one;
 #pragma unroll
             for (int k = 0; k < V; k++) {
-                one.at[k] = narrow<T>(1.0f);
                 dw[j][k] = 0;
                 if constexpr (!RMS)
                     db[j][k] = 0;
             }
-            (kept ? w[j] : w_shared[j * S::threads]) =
-                weight && r.inside(j) ? *reinterpret_cast<const vec<T, V> *>(weight + r.column(j))
-                                      : one;
+            (kept ? w[j] : w_shared[j * S::threads]) = r.there(weight, j, narrow<T>(1.0f));
         }
         fetch(r.row, r.rows);
     }
@@ -113,7 +115,7 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
             r.put(dx, j, up);
         });
     }
-    /** Writes the block's f32 sums of its columns to `out`, a line of n. */
+    /** Writes the block's f32 sums of its columns to `out`, a line of whole vectors. */
     template <class R>
     __device__ __forceinline__ void end(const R &r, float *out,
                                         const float (&sums)[S::vecs][V]) const
@@ -121,17 +123,16 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
 #pragma unroll
         for (int j = 0; j < S::vecs; j++)
             if (r.inside(j))
-#pragma unroll
-                for (int k = 0; k < V; k += 4)
-                    *reinterpret_cast<float4 *>(out + r.column(j) + k) =
-                        make_float4(sums[j][k], sums[j][k + 1], sums[j][k + 2], sums[j][k + 3]);
+                store_whole(reinterpret_cast<vec<float, V> *>(out + r.column(j)),
+                            pack<float, V>(sums[j]));
     }
 };
 
 #endif /* sm_90 */
 
 /** Computes dx and partial sums for the gradients of weight and bias: cluster i writes row i of
- * dweight and dbias, each (clusters, n). NULL: not requested. mean is not read with RMS. */
+ * dweight and dbias, each (clusters, line_of<T>(n)). NULL: not requested. mean is not read with
+ * RMS. */
 template <class T, class S, bool RMS>
 __global__ void __launch_bounds__(S::threads, S::blocks)
     norm_backward_stream_kernel(const T *g, const T *x, const T *weight, const float *mean,
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
     f.w_shared = reinterpret_cast<vec<T, vec16<T>> *>(ts_ring + ring_bytes<T, S, 2>) + threadIdx.x;
     f.begin(s, weight);
     s.run(f);
-    int64_t line = (int64_t)(blockIdx.x / S::cluster) * n;
+    int64_t line = blockIdx.x / s.blocks * line_of<T>(n);
     if (dweight)
         f.end(s, dweight + line, f.dw);
     if constexpr (!RMS)
@@ -155,9 +156,9 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 }
 
 /**
- * Column sums of one or two (lines, n) matrices in a fixed order. A block adds COLUMNS columns and
- * divides the lines into SHARES shares. Two matrices are adjacent in `part`; an output that is NULL
- * has no matrix.
+ * Column sums of one or two (lines, line_of<T>(n)) matrices in a fixed order. A block adds COLUMNS
+ * columns and divides the lines into SHARES shares. Two matrices are adjacent in `part`; an output
+ * that is NULL has no matrix.
  */
 template <class T, int COLUMNS, int SHARES>
 __global__ void __launch_bounds__(COLUMNS *SHARES)
@@ -166,13 +167,13 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
     using A = wide_t<T>;
     __shared__ A share[SHARES][COLUMNS];
     T *out = blockIdx.y || !first ? second : first;
-    part += blockIdx.y * lines * n;
+    part += blockIdx.y * lines * line_of<T>(n);
     int64_t column = (int64_t)blockIdx.x * COLUMNS + threadIdx.x;
     A sum = 0;
     if (column < n)
 #pragma unroll 8
         for (int64_t i = threadIdx.y; i < lines; i += SHARES)
-            sum += part[i * n + column];
+            sum += part[i * line_of<T>(n) + column];
     share[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y > 0 || column >= n)
@@ -209,11 +210,10 @@ cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t line
  * Launches the backward pass over rows for T f32, bf16 or f16. weight may be NULL (all 1); dx,
  * dweight and dbias may be NULL (not requested). With RMS, mean and dbias are NULL. If a row is a
  * multiple of 16 bytes, all tensors must be aligned to 16 bytes (on_aligned()).
- * @param scratch  (lines, n) numbers for each requested one of dweight and dbias. lines is the
- *                 number of clusters that can be resident, at most `rows`; the caller allocates
- *                 min(rows, 16 * d->sms) lines
- * @return cudaErrorNotSupported if a row is not a multiple of 16 bytes, or no kernel supports the
- *         row length on the device
+ * @param scratch  (lines, line_of<T>(n)) numbers for each requested one of dweight and dbias. lines
+ *                 is the number of clusters that can be resident, at most `rows`; the caller
+ *                 allocates min(rows, 16 * d->sms) lines
+ * @return cudaErrorNotSupported if no kernel supports the row length on the device
  */
 template <class T, bool RMS>
 cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wide_t<T> *mean,
@@ -223,14 +223,13 @@ cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wi
 {
     void (*kernel)(const T *, const T *, const T *, const float *, const float *, T *, float *,
                    float *, int64_t, int64_t) = nullptr;
-    /* aligned = true: on_aligned() ensures it */
-    stream_grid grid = find_stream<T, rows_sum>(n, true, d, [&]<class S>() {
+    stream_grid grid = find_stream<T, rows_sum>(n, rows, d, [&]<class S>() {
         kernel = norm_backward_stream_kernel<T, S, RMS>;
         return ring_bytes<T, S, 2> + kept_bytes<T, S>;
     });
     int64_t lines = stream_clusters(kernel, grid, rows);
     float *dw = dweight ? scratch : nullptr,
-          *db = dbias ? scratch + (dweight ? lines * n : 0) : nullptr;
+          *db = dbias ? scratch + (dweight ? lines * line_of<T>(n) : 0) : nullptr;
     cudaError_t e = stream_launch(kernel, grid, lines, stream, g, x, weight, mean, rstd, dx, dw, db,
                                   rows, n);
     return e == cudaSuccess ? column_sums<T>(scratch, dweight, dbias, lines, n, stream) : e;

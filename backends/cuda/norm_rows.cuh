@@ -9,7 +9,7 @@
 #ifndef TS_CUDA_NORM_ROWS_CUH
 #define TS_CUDA_NORM_ROWS_CUH
 
-#include "backends/cuda/row_stream.cuh"
+#include "backends/cuda/launch_stream.cuh"
 
 namespace ts {
 
@@ -69,6 +69,17 @@ template <bool RMS> struct norm_own_sums {
                 sum += d;
             squares = fmaf(d, d, squares);
         }
+    }
+    /** Adds the first `count` of V elements; the others are 0. */
+    template <int V>
+    __device__ __forceinline__ void take_some(float (&z)[V], int count, bool first)
+    {
+        if (!RMS && first)
+            pivot = z[0];
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            z[k] = RMS || k < count ? z[k] : pivot;
+        take(z, 1, false);
     }
     __device__ __forceinline__ float2 of(float count) const
     {
@@ -219,12 +230,8 @@ template <class T, class S, bool RMS, bool ADD> struct norm_formula : norm_sums<
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
-            weight[j] = a.weight && r.inside(j)
-                            ? *reinterpret_cast<const vec<T, V> *>(a.weight + r.column(j))
-                            : all_of<T, V>(narrow<T>(1.0f));
-            bias[j] = a.bias && r.inside(j)
-                          ? *reinterpret_cast<const vec<T, V> *>(a.bias + r.column(j))
-                          : all_of<T, V>(narrow<T>(0.0f));
+            weight[j] = r.there(a.weight, j, narrow<T>(1.0f));
+            bias[j] = r.there(a.bias, j, narrow<T>(0.0f));
         }
     }
     template <class R> __device__ __forceinline__ vec<T, V> get(const R &r, int j) const
@@ -243,7 +250,10 @@ template <class T, class S, bool RMS, bool ADD> struct norm_formula : norm_sums<
             if (ADD && a.sum)
                 r.put(a.sum, j, v);
             unpack<T, V>(v, z);
-            own.take(z, r.inside(j) ? 1 : 0, j == 0);
+            if constexpr (S::shifted)
+                own.take_some(z, r.inside_count(j), j == 0);
+            else
+                own.take(z, r.inside(j) ? 1 : 0, j == 0);
         }
         return own.of(r.elements);
     }
@@ -333,15 +343,19 @@ cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStr
 {
     void (*kernel)(norm_rows<T>) = nullptr;
     using single = std::conditional_t<ADD, single_rows, padded_rows>;
-    row_grid g = find_rows<T, norm_table<T, RMS, ADD>, single>(a.n, true, [&]<class S, int V>() {
-        kernel = norm_kernel<T, S, V, RMS, ADD>;
-        /* calls without a weight use another shape, or a stream */
-        return !norm_with_all<T, S, ADD> || (a.weight && (RMS || a.bias));
-    });
+    /* odd rows of halves */
+    bool stream_is_faster = is_half<T> && !ADD && d->clusters && a.n % vec16<T> && a.n > 4096;
+    row_grid g;
+    if (!stream_is_faster)
+        g = find_rows<T, norm_table<T, RMS, ADD>, single>(a.n, [&]<class S, int V>() {
+            kernel = norm_kernel<T, S, V, RMS, ADD>;
+            /* calls without a weight use another shape, or a stream */
+            return !norm_with_all<T, S, ADD> || (a.weight && (RMS || a.bias));
+        });
     if (g.rows)
         return rows_launch(kernel, g, a.rows, stream, a);
     stream_grid s = find_stream<T, ADD ? rows_wide_pairs_kept : rows_wide_kept>(
-        a.n, true, d, [&]<class S>() {
+        a.n, a.rows, d, [&]<class S>() {
             kernel = norm_stream_kernel<T, S, RMS, ADD>;
             return ring_bytes<T, S, ADD + 1>;
         });

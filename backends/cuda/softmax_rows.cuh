@@ -12,7 +12,7 @@
 #ifndef TS_CUDA_SOFTMAX_ROWS_CUH
 #define TS_CUDA_SOFTMAX_ROWS_CUH
 
-#include "backends/cuda/row_stream.cuh"
+#include "backends/cuda/launch_stream.cuh"
 #include "backends/cuda/softmax_exp.cuh"
 
 namespace ts {
@@ -363,9 +363,8 @@ template <class T, bool LOG>
 cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cuda_device *d,
                          cudaStream_t stream)
 {
-    bool aligned = aligned16(x) && aligned16(y);
     if constexpr (sizeof(T) == 2)
-        if (int64_t v = n / 8; aligned && n % 8 == 0 && v > 1280) {
+        if (int64_t v = n / 8; n % 8 == 0 && v > 1280) {
             void (*packed)(const T *, T *, int64_t) = nullptr;
             /* for 4,097 to 5,120 vectors softmax is faster as a stream over two blocks */
             row_grid g = row_table<up_to<4096, row_fit<8>>, up_to<8192, row_fit<8, 1024>>>::find<8>(
@@ -377,17 +376,16 @@ cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cud
                 return rows_launch(packed, g, rows, stream, x, y, n);
         }
     void (*kernel)(const T *, T *, int64_t, int64_t) = nullptr;
-    row_grid g = find_rows<T, softmax_table<T>, single_rows>(n, aligned, [&]<class S, int V>() {
+    row_grid g = find_rows<T, softmax_table<T>, single_rows>(n, [&]<class S, int V>() {
         kernel = softmax_kernel<T, S, V, LOG>;
         return true;
     });
     if (g.rows)
         return rows_launch(kernel, g, rows, stream, x, y, rows, n);
-    stream_grid s = find_stream<T, LOG ? rows_wide_log : rows_wide>(
-        n, aligned, d, [&]<class S>() {
-            kernel = softmax_stream_kernel<T, S, LOG>;
-            return ring_bytes<T, S, 1>;
-        });
+    stream_grid s = find_stream<T, LOG ? rows_wide_log : rows_wide>(n, rows, d, [&]<class S>() {
+        kernel = softmax_stream_kernel<T, S, LOG>;
+        return ring_bytes<T, S, 1>;
+    });
     return stream_launch(kernel, s, stream_clusters(kernel, s, rows), stream, x, y, rows, n);
 }
 
@@ -396,16 +394,15 @@ template <class T, bool LOG>
 cudaError_t softmax_backward_rows(const T *g, const T *y, T *dx, int64_t rows, int64_t n,
                                   const ts_cuda_device *d, cudaStream_t stream)
 {
-    bool aligned = aligned16(g) && aligned16(y) && aligned16(dx);
     void (*kernel)(const T *, const T *, T *, int64_t, int64_t) = nullptr;
     row_grid grid = find_rows<T, softmax_backward_table<LOG>, padded_rows>(
-        n, aligned, [&]<class S, int V>() {
+        n, [&]<class S, int V>() {
             kernel = softmax_backward_kernel<T, S, V, LOG>;
             return true;
         });
     if (grid.rows)
         return rows_launch(kernel, grid, rows, stream, g, y, dx, rows, n);
-    stream_grid s = find_stream<T, rows_wide_pairs>(n, aligned, d, [&]<class S>() {
+    stream_grid s = find_stream<T, rows_wide_pairs>(n, rows, d, [&]<class S>() {
         kernel = softmax_backward_stream_kernel<T, S, LOG>;
         return ring_bytes<T, S, 2>;
     });

@@ -66,12 +66,18 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
     return cudaSuccess;
 }
 
+/** Numbers of clusters of 16 and of smaller clusters. CUDA refuses the former without the
+ * attribute. */
+static const int fit[DEVICES][2] = {{5, 6}, {7, 9}};
+
 cudaError_t cudaOccupancyMaxActiveClusters(int *clusters, const void *kernel,
                                            const cudaLaunchConfig_t *config)
 {
-    (void)kernel, (void)config;
+    unsigned size = config->attrs[0].val.clusterDim.x;
     asked++;
-    *clusters = device() ? 7 : 5;
+    if (size > 8 && !allowed[device()][number(kernel)].large_clusters)
+        return cudaErrorInvalidClusterSize;
+    *clusters = fit[device()][size < 16];
     return cudaSuccess;
 }
 
@@ -161,7 +167,7 @@ TS_TEST(the_number_of_clusters_that_fit_is_queried_once_per_device)
     for (int turn = 0; turn < 2; turn++) {
         int before = asked;
         for (int d = 0; d < DEVICES; d++) {
-            ck_assert_int_eq(clusters(d, 0, 90000, 16), d ? 7 : 5);
+            ck_assert_int_eq(clusters(d, 0, 90000, 16), fit[d][0]);
             ck_assert_int_eq(clusters(d, 1, 90000, 1), 3 * devices[d].sms);
             ck_assert_int_eq(launch(d, 0, 90000, 16), cudaSuccess);
         }
@@ -178,8 +184,22 @@ TS_TEST(clusters_that_do_not_fit_are_not_launched_and_the_limit_is_queried_once)
     ck_assert_int_eq(asked, before);
     ck_assert_int_eq(launch(1, 0, 200000, 4), cudaErrorInvalidValue);
     ck_assert_int_eq(launched, 0);
-    ck_assert_int_eq(clusters(0, 0, 200000, 4), 5);
+    ck_assert_int_eq(clusters(0, 0, 200000, 4), fit[0][1]);
     ck_assert_int_eq(launch(0, 0, 200000, 4), cudaSuccess);
+    ck_assert_int_eq(refused, 0);
+}
+
+TS_TEST(one_kernel_may_be_launched_with_clusters_of_several_sizes)
+{
+    static const unsigned sizes[] = {1, 4, 16, 4, 1, 16};
+    for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
+        unsigned size = sizes[i % 6];
+        int before = asked;
+        ck_assert_int_eq(clusters(1, 3, 1000, size),
+                         size == 1 ? 3 * devices[1].sms : fit[1][size < 16]);
+        ck_assert_int_eq(launch(1, 3, 1000, size), cudaSuccess);
+        ck_assert_int_eq(i < 3, asked > before);
+    }
     ck_assert_int_eq(refused, 0);
 }
 

@@ -1,9 +1,10 @@
-/** @file norms.c  Norms and cross-entropy on CUDA over random rows, compared with the CPU in f64.
- * Rows at another address and a second call give the same bits. */
+/** @file norms.c  Norms, softmax, cross-entropy and reductions on CUDA over random rows, compared
+ * with the CPU in f64. Rows at another address and a second call give the same bits. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/drawn.h"
 
-enum { PLACES = 4 }; /* the CPU in f64; the GPU; the GPU one element further on; the GPU again */
+/* The CPU in f64; the GPU; the GPU 1 to 7 elements further on; the GPU again. */
+enum { PLACES = 4 };
 
 static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
 
@@ -12,9 +13,9 @@ static ts_tensor *leaf_at(ts_tensor *x, int k, ts_device device)
 {
     ts_tensor *leaf = k ? ts_to_device(x, device) : ts_to(x, TS_F64);
     if (k == 2) {
-        int64_t n = ts_numel(x);
-        ts_tensor *wide = ts_empty_on(TS_SIZES(n + 1), ts_dtype_of(x), device);
-        leaf = ts_copy_(ts_reshape(ts_narrow(wide, 0, 1, n), ts_sizes(x), ts_ndim(x)), leaf);
+        int64_t n = ts_numel(x), on = 1 + n % 7;
+        ts_tensor *wide = ts_empty_on(TS_SIZES(n + on), ts_dtype_of(x), device);
+        leaf = ts_copy_(ts_reshape(ts_narrow(wide, 0, on, n), ts_sizes(x), ts_ndim(x)), leaf);
     }
     OK(leaf);
     return ts_set_requires_grad(ts_detach(leaf), true);
@@ -30,18 +31,18 @@ static void assert_places(ts_tensor *const t[PLACES], double relative, double ab
                      dtype);
 }
 
-/** A number of rows of n elements. */
+/** A number of rows of n elements; in one of eight cases up to several per resident block. */
 static int64_t drawn_rows(int64_t n)
 {
-    int64_t most = 400000 / n;
+    int64_t most = (drawn(8) ? 400000 : 8000000) / n + 1;
     return 1 + drawn(most < 3000 ? most : 3000);
 }
 
 /** A row length: often short, and a multiple of 16 bytes in one of four cases. */
 static int64_t drawn_length(void)
 {
-    static const int64_t most[] = {8, 40, 600, 3000, 20000};
-    int64_t n = 1 + drawn(most[drawn(5)]);
+    static const int64_t most[] = {8, 40, 600, 3000, 20000, 300000};
+    int64_t n = 1 + drawn(most[drawn(6)]);
     return drawn(4) ? n : (n + 7) / 8 * 8;
 }
 
@@ -107,5 +108,74 @@ TS_TEST(cross_entropy_of_drawn_rows_equals_that_of_the_CPU, .loop = 3, .timeout 
         assert_places(loss, 1e-5, 1e-4, "loss", TS_F32);
         assert_places(dx, unit, 1e-5, "gradient", dtype);
         assert_places(recorded, unit, 1e-5, "recorded gradient", dtype);
+    }
+}
+
+/** Calls softmax, or log_softmax, of x into the middle of a tensor of sevens. The result has the
+ * bits of `want`; the other elements stay seven. */
+static void assert_softmax_out(ts_tensor *x, ts_tensor *want, bool log, ts_device device)
+{
+    int64_t n = ts_numel(x), on = 8 + drawn(8);
+    ts_dtype dtype = ts_dtype_of(x);
+    ts_tensor *wide = ts_empty_on(TS_SIZES(on + n + 16), dtype, device);
+    OK(ts_fill_(wide, 7));
+    ts_tensor *out = ts_reshape(ts_narrow(wide, 0, on, n), ts_sizes(x), ts_ndim(x));
+    OK((log ? ts_log_softmax_out : ts_softmax_out)(out, x, 1));
+    assert_alike(out, want, 0, 0, "softmax into a given result", dtype);
+    ts_tensor *sides[] = {ts_narrow(wide, 0, 0, on), ts_narrow(wide, 0, on + n, 16)};
+    for (int k = 0; k < 2; k++)
+        assert_alike(sides[k], ts_full(ts_sizes(sides[k]), 1, TS_SCALAR(7), TS_F32), 0, 0,
+                     k ? "element after the result" : "element before the result", dtype);
+}
+
+TS_TEST(softmax_of_drawn_rows_equals_that_of_the_CPU, .loop = 3, .timeout = 120)
+{
+    GPU(device);
+    ts_dtype dtype = dtypes[_i];
+    seed_draws((uint64_t)(1300 + _i));
+    for (int turn = 0; turn < 120; turn++) {
+        TS_SCOPE;
+        int64_t n = drawn_length(), rows = drawn_rows(n);
+        bool log = drawn(2);
+        ts_tensor *x = ts_to(ts_normal(TS_SIZES(rows, n), 0, 2, TS_F32), dtype),
+                  *g = ts_to(ts_normal(TS_SIZES(rows, n), 0, 1, TS_F32), dtype), *y[PLACES],
+                  *dx[PLACES];
+        for (int k = 0; k < PLACES; k++)
+            y[k] = (log ? ts_log_softmax : ts_softmax)(ts_detach(leaf_at(x, k, device)), 1);
+        ts_tensor *known = ts_to_device(y[1], TS_DEVICE_CPU);
+        for (int k = 0; k < PLACES; k++)
+            dx[k] = (log ? ts_log_softmax_backward : ts_softmax_backward)(
+                ts_detach(leaf_at(g, k, device)), ts_detach(leaf_at(known, k, device)), 1);
+        double unit = unit_of(dtype), *all = doubles_of(known), top = 0;
+        for (int64_t i = 0; i < rows * n; i++)
+            top = fmax(top, log ? 0 : all[i]);
+        free(all);
+        assert_places(y, unit + 32 * 0x1p-23, log ? 1e-6 : 0x1p-24, "softmax", dtype);
+        /* y times a difference of numbers below 8, each with an error of some eps of f32 */
+        assert_places(dx, 2 * unit, log ? 0x1p-19 * sqrt((double)n) : 0x1p-24 + 0x1p-20 * top,
+                      "gradient", dtype);
+        assert_softmax_out(ts_detach(leaf_at(x, 1 + (int)drawn(2), device)), y[1], log, device);
+    }
+}
+
+TS_TEST(reductions_of_drawn_rows_equal_those_of_the_CPU, .loop = 3, .timeout = 120)
+{
+    GPU(device);
+    ts_dtype dtype = dtypes[_i];
+    seed_draws((uint64_t)(1400 + _i));
+    for (int turn = 0; turn < 120; turn++) {
+        TS_SCOPE;
+        int64_t n = drawn_length(), rows = drawn_rows(n);
+        ts_tensor *x = ts_to(ts_normal(TS_SIZES(rows, n), 0, 2, TS_F32), dtype), *sum[PLACES],
+                  *most[PLACES], *where[PLACES];
+        for (int k = 0; k < PLACES; k++) {
+            ts_tensor *from = ts_detach(leaf_at(x, k, device));
+            sum[k] = ts_sum_dim(from, 1, false);
+            most[k] = ts_amax_dim(from, 1, false);
+            where[k] = ts_argmax_dim(from, 1, false);
+        }
+        assert_places(sum, unit_of(dtype), 4e-6 * sqrt((double)n), "sum", dtype);
+        assert_places(most, 0, 0, "amax", dtype);
+        assert_places(where, 0, 0, "argmax", TS_I64);
     }
 }

@@ -64,7 +64,21 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int byt
                  "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
                  : "memory");
 }
+/** Orders this thread's stores to shared memory before later bulk copies to it. Each thread that
+ * stored calls it, before a barrier with the thread that starts the copies. */
+__device__ __forceinline__ void before_bulk_loads()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 /* ------------------------------------------------------------------------------ clusters ---- */
+
+/** Number of blocks of the cluster. */
+__device__ __forceinline__ uint32_t cluster_blocks()
+{
+    uint32_t n;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+    return n;
+}
 
 __device__ __forceinline__ uint32_t cluster_rank()
 {

@@ -36,9 +36,9 @@ static cudaError_t find_driver(void)
     return cudaSuccess;
 }
 
-/* Handle and attributes of a kernel on a device. Launching the function of the device's context is
- * faster than launching the context-independent kernel, and attributes apply to one context
- * only. */
+/* Handle and attributes of a kernel on a device, for one cluster size. Launching the function of
+ * the device's context is faster than launching the context-independent kernel, and attributes
+ * apply to one context only. */
 typedef struct entry {
     _Atomic uint64_t key; /* set last, and once */
     CUfunction function;
@@ -46,15 +46,17 @@ typedef struct entry {
     _Atomic int clusters;    /* clusters that fit on the device at once, + 1; 0: unknown */
 } entry;
 
-/* Hash table with PROBES entries per kernel and device. If other kernels occupy them, each launch
+/* Hash table with PROBES entries per key. If other kernels occupy them, each launch
  * looks the function up. */
 enum { ENTRIES = 1 << 13, PROBES = 8 };
 static entry entries[ENTRIES];
 
-static uint64_t key_of(const void *kernel)
+static uint64_t key_of(const void *kernel, unsigned cluster)
 {
     _Static_assert(TS_CUDA_DEVICES <= 16, "a device is four bits of the key");
-    return (uint64_t)(uintptr_t)kernel << 4 | (uint64_t)ts_cuda_current->index;
+    /* an address of the host has at most 52 bits */
+    return (uint64_t)cluster << 56 | (uint64_t)(uintptr_t)kernel << 4 |
+           (uint64_t)ts_cuda_current->index;
 }
 
 /** The entry with this key (0: an empty entry) among the PROBES entries of `wanted`, or NULL. */
@@ -143,7 +145,7 @@ static int count_clusters(const void *kernel, const ts_cuda_grid *grid)
 
 int ts_cuda_clusters(const void *kernel, const ts_cuda_grid *grid)
 {
-    uint64_t key = key_of(kernel);
+    uint64_t key = key_of(kernel, grid->cluster);
     entry spare, *p = find(key, key);
     int known = p ? atomic_load_explicit(&p->clusters, memory_order_relaxed) : 0;
     if (__builtin_expect(known, 1))
@@ -162,7 +164,7 @@ static inline __attribute__((always_inline)) cudaError_t launch_with(const void 
                                                                      cudaStream_t stream,
                                                                      CUlaunchAttributeID wanted)
 {
-    uint64_t key = key_of(kernel);
+    uint64_t key = key_of(kernel, grid->cluster);
     entry spare, *p = find(key, key);
     if (__builtin_expect(
             !p || grid->shared > atomic_load_explicit(&p->shared, memory_order_acquire), 0)) {

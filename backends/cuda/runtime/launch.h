@@ -21,8 +21,8 @@ typedef struct ts_cuda_grid {
 } ts_cuda_grid;
 
 /** Launches a kernel on the calling thread's current device (ts_cuda_use()), without waiting. The
- * first launch of a kernel, and each launch with more shared memory than before, sets the
- * attributes that the grid needs. Returns CUDA's error, which the caller passes to
+ * first launch of a kernel with a cluster size, and each launch with more shared memory than
+ * before, sets the attributes that the grid needs. Returns CUDA's error, which the caller passes to
  * ts_cuda_launched().
  * @param kernel     host address of the __global__ function
  * @param arguments  the address of each argument, read before the call returns */
@@ -42,8 +42,8 @@ cudaError_t ts_cuda_launch_together(const void *kernel, const ts_cuda_grid *grid
                                     cudaStream_t stream);
 
 /** Number of clusters of a grid (blocks if `cluster` is 1) that can be resident on the calling
- * thread's device at once; 0 if the device cannot run one. The result is cached per kernel, so
- * grids of a kernel may differ only in `blocks`. */
+ * thread's device at once; 0 if the device cannot run one. The result is cached per kernel
+ * and cluster size, so grids with the same cluster size may differ only in `blocks`. */
 int ts_cuda_clusters(const void *kernel, const ts_cuda_grid *grid);
 
 TS_END_DECLS
