@@ -132,24 +132,20 @@ template <> struct stream_table<rows_wide_kept, 2>
               stream<BOTH, 8192, 128, 8, 8, 3, 4>, stream<ANY, 8192, 256, 8, 4, 3, 1>,
               stream<EXACT, 16384, 256, 4, 16, 3, 2>, stream<ANY, 16384, 256, 8, 8, 3, 1>> {};
 template <> struct stream_table<rows_wide_kept, 4>
-    : streams<2048, stream<BOTH, 4096, 256, 8, 2, 3, 2>, stream<EXACT, 5120, 256, 5, 4, 3, 2>,
-              stream<EXACT, 6144, 256, 6, 4, 3, 2>, stream<EXACT, 7168, 256, 7, 4, 3, 2>,
-              stream<BOTH, 8192, 256, 8, 4, 3, 2>, stream<EXACT, 10240, 256, 5, 8, 3, 2>,
-              stream<BOTH, 16384, 256, 8, 8, 3, 2>, stream<EXACT, 32768, 512, 4, 16, 3, 1>,
-              stream<ANY, 32768, 256, 8, 16, 3, 2>> {};
-template <class... E>
-using kept_pairs = streams<1024, stream<BOTH, 2048, 512, 4, 1, 3, 1>,
-                           stream<BOTH, 4096, 512, 4, 2, 3, 1>, stream<BOTH, 8192, 512, 4, 4, 3, 1>,
-                           stream<BOTH, 16384, 512, 4, 8, 3, 1>, E...>;
-template <> struct stream_table<rows_wide_pairs_kept, 2> : kept_pairs<> {};
+    : streams<4096, stream<EXACT, 5120, 256, 5, 4, 3, 2>, stream<EXACT, 6144, 256, 6, 4, 3, 2>,
+              stream<EXACT, 7168, 256, 7, 4, 3, 2>, stream<BOTH, 8192, 256, 8, 4, 3, 2>,
+              stream<EXACT, 10240, 256, 5, 8, 3, 2>, stream<BOTH, 16384, 256, 8, 8, 3, 2>,
+              stream<EXACT, 32768, 512, 4, 16, 3, 1>, stream<ANY, 32768, 256, 8, 16, 3, 2>> {};
+template <> struct stream_table<rows_wide_pairs_kept, 2>
+    : streams<1024, stream<ANY, 2048, 512, 4, 1, 3, 1>, stream<ANY, 4096, 512, 4, 2, 3, 1>,
+              stream<BOTH, 8192, 512, 4, 4, 3, 1>, stream<BOTH, 16384, 512, 4, 8, 3, 1>> {};
 template <> struct stream_table<rows_wide_pairs_kept, 4>
-    : kept_pairs<stream<BOTH, 32768, 512, 4, 16, 3, 1>> {};
+    : streams<4096, stream<BOTH, 8192, 512, 4, 4, 3, 1>, stream<BOTH, 16384, 512, 4, 8, 3, 1>,
+              stream<BOTH, 32768, 512, 4, 16, 3, 1>> {};
 
 template <class... E>
-using wide_pairs = streams<1024, stream<ANY, 2048, 128, 4, 4, 3, 4>,
-                           stream<ANY, 2048, 512, 4, 1, 3, 1>, stream<ANY, 4096, 128, 4, 8, 3, 4>,
-                           stream<ANY, 8192, 256, 4, 8, 3, 2>, stream<ANY, 16384, 256, 4, 16, 3, 2>,
-                           E...>;
+using wide_pairs = streams<4096, stream<ANY, 8192, 256, 4, 8, 3, 2>,
+                           stream<ANY, 16384, 256, 4, 16, 3, 2>, E...>;
 template <> struct stream_table<rows_wide_pairs, 2> : wide_pairs<> {};
 template <> struct stream_table<rows_wide_pairs, 4>
     : wide_pairs<stream<ANY, 32768, 512, 4, 16, 3, 1>> {};

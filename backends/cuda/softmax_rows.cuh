@@ -355,7 +355,7 @@ using softmax_backward_table = std::conditional_t<
     LOG,
     aligned_rows<up_to<2048, row_fit<4>>, up_to<288, row_fit<3>>, up_to<4096, row_fit<4, 1024>>>,
     aligned_rows<up_to<512, row_fit<1>>, up_to<768, row_fit<2>>, up_to<2048, row_fit<4>>,
-                 up_to<288, row_fit<3>>, up_to<4096, row_fit<4, 1024>>>>;
+                 up_to<4096, row_fit<4, 1024>>>>;
 
 /** Launches softmax (with LOG, log_softmax) of x (rows, n) into y.
  * cudaErrorNotSupported if no kernel supports the row length on the device. */
