@@ -32,6 +32,24 @@ template <int LEFT> __device__ __forceinline__ void copies_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
+/** Loads four 8 x 8 matrices of 2-byte elements. Lane i passes the shared-memory address of row
+ * i mod 8 of matrix i / 8. */
+__device__ __forceinline__ void ldmatrix(uint32_t (&x)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(from)
+                 : "memory");
+}
+/** ldmatrix() of the transposed matrices. */
+__device__ __forceinline__ void ldmatrix_transposed(uint32_t (&x)[4], uint32_t from)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(from)
+                 : "memory");
+}
+
 /** A tile in shared memory. */
 template <int COLUMNS> struct mma_tile {
     static_assert(COLUMNS % 64 == 0, "the swizzle spans eight chunks");
@@ -64,28 +82,28 @@ template <int COLUMNS> struct mma_tile {
     __device__ __forceinline__ void left(uint32_t (&a)[4], int row, int k) const
     {
         int lane = threadIdx.x % 32;
-        read(a, moved(at(lane % 16, lane / 16), row, k));
+        ldmatrix(a, moved(at(lane % 16, lane / 16), row, k));
     }
     /** Loads rows row to row + 15, columns 16 k to 16 k + 15, as two right operands of mma(). A row
      * of the tile is a column of an operand. b[0..1]: the first eight rows; b[2..3]: the others. */
     __device__ __forceinline__ void right(uint32_t (&b)[4], int row, int k) const
     {
         int lane = threadIdx.x % 32;
-        read(b, moved(at(lane % 8 + lane / 16 * 8, lane / 8 % 2), row, k));
+        ldmatrix(b, moved(at(lane % 8 + lane / 16 * 8, lane / 8 % 2), row, k));
     }
     /** Loads rows row to row + 15, columns 16 n to 16 n + 15, as two right operands of mma(). A row
      * of the tile is a row of an operand. b[0..1]: the first eight columns; b[2..3]: the others. */
     __device__ __forceinline__ void right_transposed(uint32_t (&b)[4], int row, int n) const
     {
         int lane = threadIdx.x % 32;
-        read_transposed(b, moved(at(lane % 16, lane / 16), row, n));
+        ldmatrix_transposed(b, moved(at(lane % 16, lane / 16), row, n));
     }
     /** Loads rows row to row + 15, columns 16 m to 16 m + 15, as the left operand of mma(). A row
      * of the tile is a column of the operand. */
     __device__ __forceinline__ void left_transposed(uint32_t (&a)[4], int row, int m) const
     {
         int lane = threadIdx.x % 32;
-        read_transposed(a, moved(at(lane % 8 + lane / 16 * 8, lane / 8 % 2), row, m));
+        ldmatrix_transposed(a, moved(at(lane % 8 + lane / 16 * 8, lane / 8 % 2), row, m));
     }
     /** The tile starting at row `row`. */
     __device__ __forceinline__ mma_tile from(int row) const
@@ -98,20 +116,6 @@ template <int COLUMNS> struct mma_tile {
     static __device__ __forceinline__ uint32_t moved(uint32_t at, int row, int pair)
     {
         return (at ^ (uint32_t)(pair % 4 * 32)) + (uint32_t)(pair / 4 * 128 + row * (COLUMNS * 2));
-    }
-    static __device__ __forceinline__ void read(uint32_t (&x)[4], uint32_t from)
-    {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(from)
-                     : "memory");
-    }
-    static __device__ __forceinline__ void read_transposed(uint32_t (&x)[4], uint32_t from)
-    {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                     : "r"(from)
-                     : "memory");
     }
 };
 

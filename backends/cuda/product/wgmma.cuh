@@ -255,14 +255,6 @@ static __device__ __forceinline__ float slope_at(float x, float *gelu)
     return fmaf(near * fmaf(0.21406446f, square, 1.5957691f), fmaf(-s, s, s), s);
 }
 
-static __device__ __forceinline__ void get4(uint32_t (&x)[4], uint32_t from)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
-                 : "r"(from)
-                 : "memory");
-}
-
 /** Multiplies columns k * 16 to k * 16 + 15 of half a tile by gelu's slope at x, which receives the
  *  products. Adds them to the sums s; *curve receives gelu at x. */
 template <class T>
@@ -294,7 +286,7 @@ static __device__ __forceinline__ void store_slope(const slope_product &p, float
         uint32_t x[8][4], curve[4];
 #pragma unroll
         for (int k = 0; k < 8; k++)
-            get4(x[k], place_in(halves + half * SLOPE_HALF, 2 * k));
+            ldmatrix(x[k], place_in(halves + half * SLOPE_HALF, 2 * k));
 #pragma unroll
         for (int k = 0; k < 8; k++)
             apply_slope<T>(d[half], k, x[k], s, curve);
@@ -323,12 +315,12 @@ store_slope_and_gelu(const slope_product &p, float (&d)[2][16][4], uint32_t halv
         uint32_t at = halves + half * SLOPE_HALF;
 #pragma unroll
         for (int k = 0; k < AHEAD; k++)
-            get4(x[half][k], place_in(at, 2 * k));
+            ldmatrix(x[half][k], place_in(at, 2 * k));
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             uint32_t curve[4];
             if (k + AHEAD < 8)
-                get4(x[half][k + AHEAD], place_in(at, 2 * (k + AHEAD)));
+                ldmatrix(x[half][k + AHEAD], place_in(at, 2 * (k + AHEAD)));
             apply_slope<T>(d[half], k, x[half][k], s, curve);
             put4(place_in(at, 2 * k), curve[0], curve[1], curve[2], curve[3]);
         }
