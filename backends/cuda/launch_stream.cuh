@@ -176,7 +176,7 @@ template <> struct stream_table<rows_sum, 4>
               stream<ANY, 32768, 512, 4, 16, 3, 1>> {};
 /* clang-format on */
 
-/** The shapes for rows that are not whole vectors: S for up to MOST vectors. */
+/** The shapes for rows of any number of elements: S for up to MOST vectors. */
 template <int MOST, class S> struct odd_up_to {
     template <class F> static bool find(int64_t v, int64_t rows, stream_grid &g, F &&take)
     {
@@ -199,7 +199,8 @@ template <class... E> struct odd_streams {
     }
 };
 
-/** The table of a kind for rows that are not whole vectors. The caller tries registers first. */
+/** The table of a kind for rows that are not whole vectors, or whose vectors no shape of the
+ * stream_table shares evenly. The caller tries registers first. */
 template <stream_way WAY, int ITEM>
 struct odd_table : odd_streams<odd_up_to<65536, odd_stream<512, 8, 16, 3, 1>>> {};
 template <> struct odd_table<rows_wide_held, 2>
@@ -233,8 +234,10 @@ stream_grid find_stream(int64_t n, int64_t rows, const ts_cuda_device *d, F &&ta
     constexpr int V = vec16<T>;
     if (!d->clusters)
         return {};
-    return n % V ? odd_table<WAY, sizeof(T)>::find((n + V - 1) / V, rows, take)
-                 : stream_table<WAY, sizeof(T)>::find(n / V, take);
+    if (n % V == 0)
+        if (stream_grid g = stream_table<WAY, sizeof(T)>::find(n / V, take); g.threads)
+            return g;
+    return odd_table<WAY, sizeof(T)>::find((n + V - 1) / V, rows, take);
 }
 
 } // namespace ts

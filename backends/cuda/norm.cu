@@ -54,7 +54,8 @@ static __global__ void __launch_bounds__(LONG)
     }
 }
 
-template <class T, bool RMS>
+/** With ALONE there is one row, whose terms are the gradients of weight and bias. */
+template <class T, bool RMS, bool ALONE>
 static __global__ void __launch_bounds__(LONG)
     long_backward_kernel(const __grid_constant__ lines l, const T *g, const T *x, const T *weight,
                          const wide_t<T> *mean, const wide_t<T> *rstd, T *dx, T *dweight, T *dbias)
@@ -76,9 +77,9 @@ static __global__ void __launch_bounds__(LONG)
         A up = widen(g[first + i]), h = (widen(x[first + i]) - centre) * factor;
         dx[first + i] = narrow<T>(
             factor * (up * (weight ? widen(weight[i]) : (A)1) - shift - h * dot));
-        if (dweight)
+        if (ALONE && dweight)
             dweight[i] = narrow<T>(up * h);
-        if (dbias)
+        if (ALONE && dbias)
             dbias[i] = narrow<T>(up);
     }
 }
@@ -156,9 +157,10 @@ static cudaError_t backward_long(const T *g, const T *x, const T *weight, const 
         e = tiles_launch<T, 2>(tiles, norm_gradient_of<T, RMS>{weight, mean, rstd}, {g, x}, dx,
                                stream);
     else if (dx) {
-        e = lines_launch(long_backward_kernel<T, RMS>, l, dim3(1, LONG), shared, stream, g, x,
-                         weight, mean, rstd, dx, rows == 1 ? dweight : nullptr,
-                         rows == 1 ? dbias : nullptr);
+        e = lines_launch(rows == 1 ? long_backward_kernel<T, RMS, true>
+                                   : long_backward_kernel<T, RMS, false>,
+                         l, dim3(1, LONG), shared, stream, g, x, weight, mean, rstd, dx, dweight,
+                         dbias);
         if (rows == 1)
             return e;
     }

@@ -126,12 +126,11 @@ template <class T, class S, int ARRAYS> struct row_stream {
      * line is NULL. */
     __device__ __forceinline__ vector there(const T *line, int j, T fill) const
     {
-        if (!line || !inside(j))
-            return all_of<T, V>(fill);
         if constexpr (S::shifted)
-            return load_shifted(line, column(j), n, fill);
+            return line && inside(j) ? load_shifted(line, column(j), n, fill) : all_of<T, V>(fill);
         else
-            return *reinterpret_cast<const vector *>(line + column(j));
+            return line && inside(j) ? *reinterpret_cast<const vector *>(line + column(j))
+                                     : all_of<T, V>(fill);
     }
     __device__ __forceinline__ void get(int a, int j, float (&x)[V]) const
     {

@@ -61,7 +61,8 @@ static void compare_images(const image_call *c, const int64_t *sizes, ts_dtype d
     double *got = doubles_of(ts_grad(from[1])), *want = doubles_of(ts_grad(from[0])),
            *sum = doubles_of(ts_grad(from[2]));
     for (int64_t i = 0; i < ts_numel(x); i++)
-        ck_assert_msg(fabs(got[i] - want[i]) <= unit_of(dtype) * fabs(sum[i]) + 16 * absolute,
+        ck_assert_msg(fabs(got[i] - want[i]) <=
+                          unit_of(dtype) * fmax(fabs(sum[i]), fabs(want[i])) + 16 * absolute,
                       "gradient of %s of %s, element %lld of %lld: got %.9g, expected %.9g", what,
                       ts_dtype_name(dtype), (long long)i, (long long)ts_numel(x), got[i], want[i]);
     free(got);
