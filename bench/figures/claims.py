@@ -3,18 +3,18 @@
 import json
 import re
 
-from figures.files import RESULTS, File, number, speed, table
+from figures.files import RESULTS, File, number, recorded, speed, table
 from peers.cuda_suite import class_of
 from peers.sweep import MEGABYTE, geometric_mean, percentile
 
 host, cpu, train = File("host-epyc.tsv"), File("cpu-epyc.tsv"), File("train-epyc.tsv")
 images = File("images-epyc.tsv")
-cuda, attention = File("cuda-h100.tsv"), File("cuda-h100-attention.tsv")
+cuda, attention = recorded("cuda-{}.tsv"), recorded("cuda-{}-attention.tsv")
 LIBTORCH = f"libtorch {host.head['torch'].split('+')[0]}, C++, eager"
 TORCH = {file: f"PyTorch {file.head['torch'].split('+')[0]}"
          for file in (cpu, images, cuda, attention)}
 TORCH_CPU, TORCH_GPU = f"{TORCH[cpu]}, eager", TORCH[cuda]
-CPU, GPU = "EPYC", "H100"
+CPU, GPU = "EPYC", re.search(r"NVIDIA (\w+)", cuda.head["machine"])[1]
 
 
 def call(case, claim, peer=None):
@@ -155,9 +155,9 @@ def gpu_convolutions():
     """Forward and both gradients of convolutions, in bf16 and f16."""
     rows = []
     for name, kind, dtypes in (
-            ("convolution-h100.tsv", "of ResNet-50 and a U-Net", "bf16"),
-            ("convolution-drawn-h100.tsv", "of drawn layers", "bf16, f16")):
-        file = File(name)
+            ("convolution-{}.tsv", "of ResNet-50 and a U-Net", "bf16"),
+            ("convolution-drawn-{}.tsv", "of drawn layers", "bf16, f16")):
+        file = recorded(name)
         peer = f"PyTorch {file.head['torch'].split('+')[0]}, cuDNN's benchmark mode"
         rows += spread(("convolutions", "convolution", f" {kind}", dtypes), file, file.rows,
                        lambda row: speed(row, "cudnn_us"), peer, GPU)
@@ -167,7 +167,7 @@ def gpu_convolutions():
 def drawn_calls(name, operators, peer, machine):
     """Distribution of the speeds of drawn calls of a file, by threads and size: geometric mean, 5th
     percentile and slowest call."""
-    file, lines = File(name), []
+    file, lines = recorded(name), []
     rows = [row for row in file.rows if row["peer_us"] != "-"]
     vectors = re.search(r"\((AVX[^)]*)\)", file.head["machine"]) if machine == CPU else None
     for threads in sorted({row["threads"] for row in rows}):
@@ -187,8 +187,8 @@ def drawn_calls(name, operators, peer, machine):
 def drawn(machine):
     """Drawn calls on one machine, from each file with some."""
     if machine == GPU:
-        return (drawn_calls("drawn-h100.tsv", "all operators on CUDA", "eager", GPU)
-                + drawn_calls("drawn-compiled-h100.tsv", "all operators on CUDA",
+        return (drawn_calls("drawn-{}.tsv", "all operators on CUDA", "eager", GPU)
+                + drawn_calls("drawn-compiled-{}.tsv", "all operators on CUDA",
                               "eager or compiled", GPU))
     files = sorted(path.name for path in RESULTS.glob("sweep-*-epyc.tsv"))
     return [row for name in files for row in drawn_calls(name, "all operators", "eager", CPU)
@@ -197,7 +197,7 @@ def drawn(machine):
 
 def unet_rates():
     """Training and inference of a U-Net: eager, and as a graph."""
-    file, rows = File("unet-h100.tsv"), []
+    file, rows = recorded("unet-{}.tsv"), []
     torch = f"PyTorch {file.head['torch'].split('+')[0]}"
     for batch in ("16", "1"):
         for work in ("training", "inference"):
@@ -210,14 +210,14 @@ def unet_rates():
     return rows
 
 
-MODELS = {"small": "4 layers, B 16, T 128, C 128, f32",  # of steps-h100.tsv
+MODELS = {"small": "4 layers, B 16, T 128, C 128, f32",  # of the suite steps
           "character": "6 layers, B 64, T 256, C 384, dropout 0.2, bf16",
           "GPT-2 124M, B 4": "12 layers, B 4, T 1024, C 768, bf16"}
 
 
 def gpt_steps():
     """Training steps of GPTs whose loss is read after each step: eager, and replayed as a graph."""
-    file, rows = File("steps-h100.tsv"), []
+    file, rows = recorded("steps-{}.tsv"), []
     torch = f"PyTorch {file.head['torch'].split('+')[0]}"
     for model, shape in MODELS.items():
         for side, peer in (("eager", "torch eager"), ("replay", "torch.compile, graphs")):

@@ -64,8 +64,8 @@ class File:
 
 
 def recorded(name):
-    """The file of an H100 if there is one, else of an H200. `name` has {} for the machine."""
-    names = [name.format(machine) for machine in ("h100", "h200")]
+    """The file of an H200 if there is one, else of an H100. `name` has {} for the GPU."""
+    names = [name.format(machine) for machine in ("h200", "h100")]
     return File(next((name for name in names if (RESULTS / name).exists()), names[0]))
 
 

@@ -92,7 +92,7 @@ def function_of(op):
 def groups():
     """Fused groups beside torch.compile. The rows are those of the suite compile, or of an older
     file whose functions are named."""
-    file = File("compile-h100.tsv")
+    file = recorded("compile-{}.tsv")
     rows = [row if "function" in row else dict(enumerate((
         function_of(row["op"]), f"{row['shape'].replace('x', ' × ')} {row['dtype']}",
         *(row[column] for column in ("ours_us", "compiled_us", "eager_us", "roof_us")))))
@@ -103,7 +103,7 @@ def groups():
 
 def steps():
     """Training steps: wall time, time of kernels, and host time before the loss is read."""
-    file = File("steps-h100.tsv")
+    file = recorded("steps-{}.tsv")
     sides = ("eager", "graph", "replay", "torch eager", "torch.compile, graphs")
     names = {"small": "the model of `train_gpt`: ", "GPT-2 124M, B 4": "GPT-2 124M: "}
     rows = []
@@ -120,7 +120,7 @@ def steps():
 
 def peaks():
     """Training steps: peak memory of tensors, and times."""
-    file = File("memory-h100.tsv")
+    file = recorded("memory-{}.tsv")
     names = {"eager": "eager", "replay, kept": "kept", "replay": "values computed again",
              "torch.compile": "torch.compile"}
     rows = []
@@ -140,7 +140,7 @@ def epilogues():
 
 
 DIRECTIONS = (("y", "forward"), ("x", "input"), ("weight", "weight"))
-LAYERS = (  # of convolution-h100.tsv
+LAYERS = (  # of the suite convolution
     ("ResNet-50, 1 × 1", r"64x\S+ \d+k1"), ("ResNet-50, 3 × 3 and 7 × 7", r"64x\S+ \d+k[37]"),
     ("U-Net, 1 × 1", r"16x\S+ \d+k1"), ("U-Net, 3 × 3", r"16x\S+ \d+k3"),
     ("U-Net, 2 × 2 transposed, stride 2", r"16x\S+ transposed"))
@@ -148,7 +148,7 @@ LAYERS = (  # of convolution-h100.tsv
 
 def convolutions():
     """Convolutions beside cuDNN, by kind of layer and direction: chosen kernels, own kernels."""
-    files, lines = [File("convolution-h100.tsv"), File("convolution-own-h100.tsv")], []
+    files, lines = [recorded("convolution-{}.tsv"), recorded("convolution-own-{}.tsv")], []
     for kind, pattern in LAYERS:
         for direction, name in DIRECTIONS:
             line, number_of_rows = [kind, name], 0
@@ -167,7 +167,7 @@ def convolutions():
 
 def drawn_convolutions():
     """Drawn convolutions beside PyTorch, by direction."""
-    file, lines = File("convolution-drawn-h100.tsv"), []
+    file, lines = recorded("convolution-drawn-{}.tsv"), []
     for direction, name in DIRECTIONS:
         rows = [row for row in file.rows if row["direction"] == direction]
         least = min(rows, key=lambda row: speed(row, "cudnn_us"))
@@ -180,7 +180,7 @@ def drawn_convolutions():
 
 def unet():
     """Training and inference of a U-Net."""
-    file = File("unet-h100.tsv")
+    file = recorded("unet-{}.tsv")
     rows = [[row["batch"], row["work"], row["side"].replace("torch eager", "PyTorch, eager"),
              row["images_per_s"], f"{float(row['kernels_us']) / 1e3:.2f}", row["peak_mib"]]
             for row in file.rows]
