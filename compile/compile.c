@@ -408,6 +408,8 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
             ts_notes_refuse(&notes, "the release of an input", NULL);
         }
     ts_above.clear_cast_cache();
+    if (lazy.notes)
+        ts_notes_forget(&notes);
     ts_error before = *thread->error;
     ts_status ran = ts_lazy_flush(&lazy, NULL, site);
     if (ran == TS_OK && status != TS_OK) /* else the error of a call that was made before */

@@ -130,6 +130,19 @@ void ts_notes_begin(ts_notes *n, ts_thread *thread, ts_tensor *const *inputs, in
             snprintf(n->why, sizeof n->why, "input %d is TS_NONE", i);
 }
 
+void ts_notes_forget(ts_notes *n)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n->leaves.count; i++) {
+        ts_leaf *leaf = (ts_leaf *)n->leaves.data + i;
+        if (leaf->leaf && !leaf->before && atomic_load(&leaf->leaf->refs) == 1)
+            ts_tensor_unref(leaf->leaf);
+        else
+            ((ts_leaf *)n->leaves.data)[kept++] = *leaf;
+    }
+    n->leaves.count = kept;
+}
+
 void ts_notes_end(ts_notes *n)
 {
     for (uint32_t i = 0; i < n->leaves.count; i++)

@@ -99,6 +99,9 @@ typedef struct ts_notes {
 /** Initialises *n for a call, which borrows `inputs` and `outputs`. */
 void ts_notes_begin(ts_notes *n, ts_thread *thread, ts_tensor *const *inputs, int ninputs,
                     ts_tensor **outputs, int noutputs);
+/** Removes the notes of leaves that only the notes still hold: leaves that the function made and
+ *  released. Nothing can read their gradients. */
+void ts_notes_forget(ts_notes *n);
 /** Frees the arrays of *n and releases the leaves. */
 void ts_notes_end(ts_notes *n);
 /** Records in n->why that the call cannot be replayed because of `what`, unless an earlier reason

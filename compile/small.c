@@ -6,7 +6,9 @@
 #include <time.h>
 
 enum {
-    SMALL_CALL = 1 << 16, /* a plan is small if its calls move at most this many bytes on average */
+    SMALL_CALL = 1 << 16, /* a plan is small if its calls move at most this many bytes on average.
+                             If its groups save much, a trial decides */
+    TINY_CALL = 1 << 14,  /* no trial for plans whose calls move at most this many */
     RECORDED = 1 << 12,   /* ... or if it drops no call, and its groups save at most this many bytes
                              per call: about what moves in the time that a recorded call takes */
     CACHED = 1 << 22,     /* a plan whose calls move at most this many bytes finds most of them in a
@@ -34,9 +36,12 @@ void ts_small_set(ts_exec *e)
     bool cpu = is_on_cpu(e), drops = e->graph->nodes.count > e->nnodes || e->nrecomputed;
     int64_t saved = e->bytes - e->fused_bytes, recorded = e->bytes <= CACHED ? 4 * RECORDED
                                                                              : RECORDED;
-    e->small = cpu && (e->bytes <= (int64_t)e->nnodes * SMALL_CALL ||
-                       (!drops && saved <= (SMALL_RUN + (int64_t)e->nnodes) * recorded));
-    e->tried = cpu && !e->small && !e->nrecomputed && e->bytes <= TRIED;
+    bool near = e->bytes <= (int64_t)e->nnodes * SMALL_CALL;
+    bool saves = saved > (SMALL_RUN + (int64_t)e->nnodes) * recorded;
+    e->small = cpu && (near || !(drops || saves));
+    e->tried = cpu && !e->nrecomputed &&
+               (near ? saves && e->bytes > (int64_t)e->nnodes * TINY_CALL
+                     : !e->small && e->bytes <= TRIED);
 }
 
 /** Lets more calls run without a recording, each time twice as many. */
@@ -82,7 +87,7 @@ void ts_small_recorded(ts_compiled *c, const ts_exec *e)
     }
     c->last = e;
     c->same++;
-    if (c->small >= SMALL_FIRST) {
+    if (c->small >= SMALL_FIRST && !(e->tried && c->same >= SMALL_FIRST)) {
         if (eager >= atomic_load(&c->eager_end))
             skip_recordings(c, eager);
     } else if (e && e->tried && c->same >= c->trial) {

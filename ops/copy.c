@@ -177,6 +177,14 @@ void ts_copy_install(void)
 
 /* ---------------------------------------------------------------------------- reading ---- */
 
+/** ts_resolve() with the call site of the public function, which breaks are reported with. */
+static ts_status resolve_at(const ts_tensor *t, const void *site)
+{
+    if (TS_LIKELY(!((t->keys | ts_tls.include) & TS_KEYSET(TS_KEY_LAZY))))
+        return TS_OK;
+    return ts_resolve_lazy(t, site);
+}
+
 /** Copies the elements of t, `bytes` bytes, to host memory for the function `op`. */
 static ts_status copy_out(ts_tensor *t, void *data, size_t bytes, const char *op, const void *site)
 {
@@ -187,7 +195,7 @@ static ts_status copy_out(ts_tensor *t, void *data, size_t bytes, const char *op
     TS_SCOPE;
     ts_tensor *c = t->flags & TS_TENSOR_CONTIGUOUS ? t : ts_contiguous(t);
     TS_TRY(c);
-    TS_TRY(ts_resolve(c));
+    TS_TRY(resolve_at(c, site));
     return ts_device_copy(TS_DEVICE_CPU, data, c->storage->device, c->data, (int64_t)bytes);
 }
 
@@ -272,6 +280,7 @@ static void print_dim(const char *p, const ts_tensor *t, int dim, const int64_t 
 
 ts_status ts_print(ts_tensor *t)
 {
+    const void *site = __builtin_return_address(0);
     TS_TRY(TS_CHECK_TENSORS(t));
     TS_SCOPE;
     TS_C_LOCALE;
@@ -280,7 +289,7 @@ ts_status ts_print(ts_tensor *t)
                        : t->flags & TS_TENSOR_CONTIGUOUS        ? t
                                                                 : ts_contiguous(t);
         TS_TRY(c);
-        TS_TRY(ts_resolve(c));
+        TS_TRY(resolve_at(c, site));
         int64_t steps[TS_MAX_DIMS];
         ts_strides_fill(c->sizes, c->ndim, steps);
         print_dim(c->data, c, 0, steps, c->numel > 1000);

@@ -102,6 +102,58 @@ TS_TEST(gradients_are_kept_accumulated_and_replaced_as_in_eager_calls, .loop = 2
     net_free(b);
 }
 
+/** A gradient penalty: adds the squared gradient at a leaf that the function makes to the loss.
+ *  branch 0: the leaf is a mixture of the inputs; 1: it is an alias of input 0; 2: `kept` holds it
+ *  for one more call. */
+static ts_status penalty(TRACED)
+{
+    hooks *h = ctx;
+    TS_SCOPE;
+    ran++;
+    ts_tensor *e = ts_uniform(TS_SIZES(ts_size(in[0], 0), 1), 0, 1, TS_F32), *g;
+    ts_tensor *x = h->branch == 1 ? in[0] : ts_lerp(in[0], in[1], e);
+    x = ts_set_requires_grad(ts_detach(x), true);
+    ts_tensor *y = ts_sum(ts_tanh(ts_matmul(x, h->w)));
+    TS_TRY(ts_grad_of(y, TS_NONE, &x, 1, &g, TS_OPTS(ts_backward_opts, .create_graph = true)));
+    ts_tensor *loss = ts_add(y, ts_sum(ts_mul(g, g)));
+    TS_TRY(ts_backward(loss)); /* also makes the gradient of x */
+    if (h->branch == 2) {
+        ts_release(h->kept);
+        h->kept = ts_retain(x);
+    }
+    out[0] = ts_keep(ts_detach(ts_grad(h->w)));
+    ts_zero_grad(h->w);
+    return TS_STATUS_OF(out[0]);
+}
+
+TS_TEST(leaves_that_the_function_makes_and_releases_allow_replays, .loop = 3)
+{
+    TS_SCOPE;
+    for (int round = 0; round < 4; round++) {
+        TS_SCOPE;
+        ts_manual_seed(100 * (uint64_t)round + 7);
+        int64_t rows, inner, columns;
+        OK(ts_item_int(ts_randint(NULL, 0, 1, 40), &rows));
+        OK(ts_item_int(ts_randint(NULL, 0, 1, 40), &inner));
+        OK(ts_item_int(ts_randint(NULL, 0, 1, 40), &columns));
+        ts_tensor *w = ts_uniform(TS_SIZES(inner, columns), -1, 1, TS_F32);
+        hooks h = {.branch = _i, .w = ts_set_requires_grad(w, true)};
+        hooks eager = {.branch = _i, .w = ts_set_requires_grad(ts_clone(ts_detach(w)), true)};
+        ts_compiled *c = replays_of(penalty, &h);
+        for (int i = 0; i < 6; i++) {
+            TS_SCOPE;
+            ts_tensor *x[] = {ts_uniform(TS_SIZES(rows, inner), -1, 1, TS_F32),
+                              ts_uniform(TS_SIZES(rows, inner), -1, 1, TS_F32)};
+            check_call(c, penalty, &eager, x, 2);
+        }
+        ck_assert_msg(ran == (_i == 2 ? 6 : 2), "the function ran %d times", ran);
+        ck_assert(_i != 2 || explains(c, "the function keeps a tensor that is not an output"));
+        ts_compiled_free(c);
+        ts_release(h.kept);
+        ts_release(eager.kept);
+    }
+}
+
 /* --------------------------------------------------------------------- what forbids them ---- */
 
 static ts_status reads(TRACED)

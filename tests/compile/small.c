@@ -51,6 +51,39 @@ TS_TEST(a_trial_chooses_the_faster_kind_of_call, .loop = 2)
     ts_compiled_free(c);
 }
 
+/** A chain of calls that move 16 to 64 KiB each and whose group saves most of the bytes. */
+static ts_status slow_chain(TRACED)
+{
+    ts_tensor *t = in[0];
+    for (int k = 0; k < 12; k++)
+        t = ts_add_scalar(ts_mul(t, in[0]), 0.5);
+    TS_TRY(slow_when(ctx, &t, 1, out, m));
+    return TS_STATUS_OF(out[0]);
+}
+
+TS_TEST(a_trial_decides_for_calls_of_medium_size, .loop = 3)
+{
+    TS_SCOPE;
+    ts_manual_seed(50 + (uint64_t)_i);
+    int64_t columns;
+    OK(ts_item_int(ts_randint(NULL, 0, 30, 50), &columns));
+    waits w = {.recorded = _i == 1, .eager = _i == 0};
+    ts_tensor *x[] = {numbers(1, TS_SIZES(100, columns)), numbers(2, TS_SIZES(columns, 100))};
+    ts_compiled *c = ts_compile(slow_chain, &w, NULL);
+    for (int i = 0; i < 200; i++) {
+        TS_SCOPE;
+        ts_tensor *y, *want;
+        waits none = {0};
+        ts_tensor *in = x[_i == 2 && i % 2]; /* plans that alternate get no trial */
+        OK(ts_compiled_call(c, &in, 1, &y, 1));
+        OK(slow_chain(&none, &in, 1, &want, 1));
+        ck_assert(same(y, want));
+    }
+    static const int segments[] = {184, 81, 64};
+    ck_assert_int_eq(ts_compiled_get_stats(c).segments, segments[_i]);
+    ts_compiled_free(c);
+}
+
 static ts_status inner_calls(TRACED)
 {
     return ts_compiled_call(ctx, in, n, out, m);
