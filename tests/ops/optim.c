@@ -481,15 +481,15 @@ TS_TEST(misuse_is_named_and_writes_nothing)
     ts_sgd_rule plain = {.lr = 1};
     uint32_t version = ts_version(p[0]);
     expect(ts_sgd_(p, wrong, NULL, steps, 2, &plain), TS_ERR_SHAPE,
-           "argument 'grads': expected sizes (4) as member 1, got (5)");
+           "argument 'grads[1]': expected sizes (4), got (5)");
     expect(ts_sgd_(p, wide, NULL, steps, 2, &plain), TS_ERR_DTYPE,
-           "argument 'grads': expected dtype f32 as member 1, got f64");
-    expect(ts_sgd_(whole, whole, NULL, steps, 2, &plain), TS_ERR_DTYPE, "argument 'params'");
-    expect(ts_sgd_(p, none, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'grads'");
+           "argument 'grads[1]': expected dtype f32, got f64");
+    expect(ts_sgd_(whole, whole, NULL, steps, 2, &plain), TS_ERR_DTYPE, "argument 'params[1]'");
+    expect(ts_sgd_(p, none, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'grads[1]'");
     expect(ts_sgd_(p, null, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'grads'");
     expect(ts_sgd_(NULL, g, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'params'");
-    expect(ts_sgd_(p, g, NULL, early, 2, &plain), TS_ERR_VALUE, "argument 'steps'");
-    expect(ts_sgd_(p, g, NULL, NULL, 2, &plain), TS_ERR_NULL, "argument 'steps'");
+    expect(ts_sgd_(p, g, NULL, early, 2, &plain), TS_ERR_VALUE, "argument 'steps[1]'");
+    expect(ts_sgd_(p, g, NULL, NULL, 2, &plain), TS_ERR_NULL, "argument 'steps[1]'");
     expect(ts_sgd_(p, g, NULL, steps, 2, NULL), TS_ERR_NULL, "argument 'rule'");
     expect(ts_sgd_(p, g, NULL, steps, -1, &plain), TS_ERR_VALUE, "argument 'n'");
     expect(ts_sgd_(p, g, NULL, steps, 2, &(ts_sgd_rule){.lr = NAN}), TS_ERR_VALUE, "argument 'lr'");
@@ -526,7 +526,7 @@ TS_TEST(misuse_is_named_and_writes_nothing)
 
     ts_set_requires_grad(p[0], true);
     expect(ts_sgd_(p, g, NULL, steps, 2, &plain), TS_ERR_AUTOGRAD,
-           "argument 'params': expected a tensor that does not require grad, got");
+           "argument 'params[0]': expected a tensor that does not require grad, got");
     TS_NO_GRAD;
     ck_assert_int_eq(ts_sgd_(p, g, NULL, steps, 2, &plain), TS_OK);
     ck_assert_uint_gt(ts_version(p[0]), version);
