@@ -1,6 +1,6 @@
 /** @file process.h  Locks and threads across forks and the end of the process. Each registration is
- * a static variable of its macro, so their number has no limit and no registration fails. A place in
- * the code may register only one lock or hook; further calls there are ignored. */
+ * a static variable of its macro, so their number has no limit and no registration fails. A place
+ * in the code may register only one lock or hook; further calls there are ignored. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_PROCESS_H
 #define TS_CORE_PROCESS_H

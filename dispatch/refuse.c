@@ -90,8 +90,8 @@ int ts_call_describe(const char *name, const ts_value *args, int nargs, char *bu
 
 /* ----------------------------------------------------------------------------- refusals ---- */
 
-/** Writes the name of argument `arg`, "?" for one that the op does not have, or "name[member]" for a
- *  member >= 0 of a list. Returns name. */
+/** Writes the name of argument `arg`, "?" for one that the op does not have, or "name[member]" for
+ *  a member >= 0 of a list. Returns name. */
 static const char *name_argument(int op, int arg, int64_t member, char *name, size_t size)
 {
     const ts_schema *s = &ts_ops[op].schema;
@@ -100,6 +100,7 @@ static const char *name_argument(int op, int arg, int64_t member, char *name, si
     return name;
 }
 
+/** Records the error of an argument called `name`; returns status. */
 static __attribute__((format(printf, 5, 0))) ts_status fail_argument(const ts_frame *f,
                                                                      const char *name,
                                                                      ts_status status,

@@ -68,8 +68,8 @@ ts_status ts_rule_pointwise(ts_frame *f, int n, ts_dtype result, bool float_math
     if (n < 1 || n > most || f->nrets != 1)
         return ts_fail_op(
             TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
-            "rule_pointwise: argument 'n': expected 1 to %d, for an op with one result, got %d, for "
-            "an op with %d", most, n, f->nrets);
+            "rule_pointwise: argument 'n': expected 1 to %d, for an op with one result, got %d, "
+            "for an op with %d", most, n, f->nrets);
     if (result != TS_DTYPE_NONE)
         TS_TRY(ts_check_result(f, "rule_pointwise", 0, NULL, 0, result));
     return ts_infer_pointwise(f, n, result, float_math);

@@ -273,7 +273,7 @@ TS_API void *ts_scratch_take(ts_device device, int64_t bytes);
  *  may still be queued on the current stream. NULL-safe. */
 TS_API void ts_scratch_give(ts_device device, void *data, int64_t bytes);
 
-/** Writes a boxed number as an element of `dtype`, rounded as by a cast. For a NULL argument it only
+/** Writes a boxed number as an element of `dtype`, rounded as by a cast. For a NULL argument only
  *  records TS_ERR_NULL. */
 TS_API void ts_scalar_store(const ts_value *number, ts_dtype dtype, void *element);
 /** Records an error about argument `arg` of the running op; hint: a remedy, or NULL. Returns

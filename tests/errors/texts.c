@@ -243,8 +243,8 @@ TS_TEST(errors_of_shape_ops_name_the_argument)
           "TS_ERR_NULL: cat: argument 'tensors': expected a list of tensors, got NULL or a list "
           "with NULL");
     WRONG((ts_cat((ts_tensor *[]){A, ts_empty_on(TS_SIZES(2, 3), TS_F32, TS_DEVICE_META)}, 2, 0)),
-          "TS_ERR_DEVICE: cat: argument 'tensors[1]': expected device cpu as argument 'tensors', got "
-          "meta | META tensors have no values: create both tensors on META, or neither");
+          "TS_ERR_DEVICE: cat: argument 'tensors[1]': expected device cpu as argument 'tensors', "
+          "got meta | META tensors have no values: create both tensors on META, or neither");
     WRONG((ts_abs(FLAGS)), "TS_ERR_DTYPE: abs: argument 'self': expected a dtype that has a kernel "
                            "on CPU (f64, f32, bf16, f16, i64, i32 or u8), got bool | cast with "
                            "ts_to()");
@@ -578,8 +578,8 @@ TS_TEST(errors_of_registry_and_files_name_the_argument)
     WRONG((ts_frame_describe(NULL, (char[8]){0}, 8) ? TS_OK : ts_error_code()),
           "TS_ERR_NULL: frame_describe: argument 'frame': expected a running call, got NULL");
     WRONG((ts_device_from_name("moon", &(ts_device){0})),
-          "TS_ERR_VALUE: device_from_name: expected a device such as cpu, cuda:0 or meta, got "
-          "'moon'");
+          "TS_ERR_VALUE: device_from_name: argument 'name': expected a device such as cpu, cuda:0 "
+          "or meta, got 'moon'");
     WRONG((ts_npy_load("/nowhere/t.npy")),
           "TS_ERR_IO: npy_load: cannot open '/nowhere/t.npy': No such file or directory");
     WRONG((ts_safetensors_open("/nowhere/t", NULL)),
