@@ -125,8 +125,8 @@ ts_status ts_function_mark_constant(ts_function_call *call, int k)
     TS_TRY(only_in_forward(call, "ts_function_mark_constant"));
     if (k < 0 || k >= call->node->nrets)
         return ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL,
-                          "mark_constant: expected an output below %d, got %d", call->node->nrets,
-                          k);
+                          "function_mark_constant: argument 'k': expected an output below %d, got "
+                          "%d", call->node->nrets, k);
     call->marks[call->node->ninputs + (uint32_t)k] |= CONSTANT;
     return TS_OK;
 }
@@ -138,7 +138,8 @@ ts_status ts_function_mark_dirty(ts_function_call *call, int i)
     if (i < 0 || (uint32_t)i >= call->node->ninputs ||
         call->node->inputs[i].shape.dtype == TS_DTYPE_NONE)
         return ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL,
-                          "mark_dirty: expected an input below %u, got %d", call->node->ninputs, i);
+                          "function_mark_dirty: argument 'i': expected an input below %u that is a "
+                          "tensor, got %d", call->node->ninputs, i);
     char what[32];
     snprintf(what, sizeof what, "input %d", i);
     if (call->records)
@@ -155,7 +156,8 @@ ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i)
         in = in->outer;
     if (!in || i < 0 || i >= call->nsaved) {
         ts_fail_op(TS_ERR_INDEX, call->fn.name, NULL, NULL,
-                   "expected a saved tensor below %d, in backward, got %d", call->nsaved, i);
+                   "function_saved_tensor: argument 'i': expected a saved tensor below %d, in "
+                   "backward, got %d", call->nsaved, i);
         return NULL;
     }
     ts_vjp_call *b = in->call;

@@ -35,13 +35,10 @@ static ts_status refuse(const ts_frame *f, const char *what, const char *why)
 /** Refuses member k of argument i, which the op writes. */
 static ts_status refuse_argument(const ts_frame *f, int i, uint32_t k, const ts_tensor *t)
 {
-    char member[32] = "";
-    if (f->args[i].tag == TS_TAG_TENSORS)
-        snprintf(member, sizeof member, " as member %u", k);
-    return ts_fail_op(TS_ERR_AUTOGRAD, ts_op_name(f->op), f->site, instead,
-                      "argument '%s': expected a tensor that does not require grad, got %s that "
-                      "requires grad%s",
-                      f->table->info->schema.args[i].name, TS_SHAPE_TEXT(t), member);
+    int64_t member = f->args[i].tag == TS_TAG_TENSORS ? (int64_t)k : -1;
+    return ts_fail_member(f, i, member, TS_ERR_AUTOGRAD, instead,
+                          "expected a tensor that does not require grad, got %s that requires grad",
+                          TS_SHAPE_TEXT(t));
 }
 
 ts_status ts_check_write(const char *op, const void *site, const ts_tensor *t, const char *what)

@@ -25,7 +25,7 @@ static const struct {
 ts_status ts_autograd_install(void)
 {
     ts_above.release_history = ts_node_release_history;
-    ts_fork_in_child(ts_hooks_forked);
+    TS_FORK_IN_CHILD(ts_hooks_forked);
     for (int i = 0; i < TS_COUNTOF(of_rows); i++)
         if (of_rows[i].vjp)
             TS_TRY(ts_vjp_set(of_rows[i].op, of_rows[i].vjp));

@@ -14,6 +14,7 @@ static TS_COLD ts_status fail_index(const ts_vjp_call *b, const char *function, 
 
 ts_tensor *ts_rule_grad(ts_vjp_call *b, int i)
 {
+    TS_TRY_NULL(TS_CHECK_LENT(b, "call"));
     if (TS_LIKELY((unsigned)i < b->node->nrets))
         return b->grads[i];
     fail_index(b, "rule_grad", "a result", i);
@@ -22,11 +23,14 @@ ts_tensor *ts_rule_grad(ts_vjp_call *b, int i)
 
 bool ts_rule_needs(const ts_vjp_call *b, int i)
 {
-    return (unsigned)i < b->node->nargs && b->node->needs >> i & 1;
+    return TS_CHECK_LENT(b, "call") == TS_OK && (unsigned)i < b->node->nargs &&
+           b->node->needs >> i & 1;
 }
 
 bool ts_rule_needs_member(const ts_vjp_call *b, int i, int k)
 {
+    if (TS_CHECK_LENT(b, "call") != TS_OK)
+        return false;
     const ts_end *in = ts_node_input(b->node, i, (uint32_t)k);
     return in && in->next;
 }
@@ -91,12 +95,17 @@ static TS_COLD ts_tensor *unpack_arg(ts_vjp_call *b, int i, const ts_end *in)
 
 ts_tensor *ts_rule_saved_member(ts_vjp_call *b, int i, int k)
 {
+    TS_TRY_NULL(TS_CHECK_LENT(b, "call"));
     const ts_end *in = ts_node_input(b->node, i, (uint32_t)k);
     ts_tensor *t = in ? in->saved.t : NULL;
     return TS_LIKELY(t && t->storage->version == in->saved.version) ? t : unpack_arg(b, i, in);
 }
 
-ts_tensor *ts_rule_saved_arg(ts_vjp_call *b, int i) { return ts_rule_saved_member(b, i, 0); }
+ts_tensor *ts_rule_saved_arg(ts_vjp_call *b, int i)
+{
+    TS_TRY_NULL(TS_CHECK_LENT(b, "call"));
+    return ts_rule_saved_member(b, i, 0);
+}
 
 ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset)
 {
@@ -115,6 +124,7 @@ ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t 
 
 ts_tensor *ts_rule_saved_ret(ts_vjp_call *b, int i)
 {
+    TS_TRY_NULL(TS_CHECK_LENT(b, "call"));
     const ts_end *o = (unsigned)i < b->node->nrets ? &b->node->outputs[i] : &nothing;
     /* a saved result has no link to its node, to avoid a cycle; the alias has one for the rule */
     return ts_relink(b, ts_saved_read(b, o, "the result"), b->node, i);
@@ -122,12 +132,17 @@ ts_tensor *ts_rule_saved_ret(ts_vjp_call *b, int i)
 
 const ts_value *ts_rule_arg(const ts_vjp_call *b, int i)
 {
+    TS_TRY_NULL(TS_CHECK_LENT(b, "call"));
     if (TS_LIKELY((unsigned)i < b->node->nargs))
         return &b->node->args[i];
     fail_index(b, "rule_arg", "an argument", i);
     return NULL;
 }
-ts_rng_state ts_rule_rng(const ts_vjp_call *b) { return b->node->rng; }
+
+ts_rng_state ts_rule_rng(const ts_vjp_call *b)
+{
+    return TS_CHECK_LENT(b, "call") == TS_OK ? b->node->rng : (ts_rng_state){0, 0};
+}
 
 ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k)
 {
@@ -199,6 +214,7 @@ static TS_COLD ts_status fail_given(const ts_vjp_call *b, const ts_tensor *grad)
 
 ts_status ts_rule_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
 {
+    TS_TRY(TS_CHECK_LENT(b, "call"));
     if (TS_UNLIKELY(!grad || grad->keys >> TS_KEY_ABSENT))
         return fail_given(b, grad);
     const ts_end *in = ts_node_input(b->node, i, (uint32_t)k);
@@ -210,11 +226,13 @@ ts_status ts_rule_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
 
 ts_status ts_rule_give(ts_vjp_call *b, int i, ts_tensor *grad)
 {
+    TS_TRY(TS_CHECK_LENT(b, "call"));
     return ts_rule_give_member(b, i, 0, grad);
 }
 
 ts_tensor *ts_rule_reduce_to(ts_vjp_call *b, int i, ts_tensor *g)
 {
+    TS_TRY_NULL(TS_CHECK_LENT(b, "call"));
     const ts_end *in = ts_node_input(b->node, i, 0);
     if (TS_UNLIKELY(!g || (unsigned)i >= b->node->nargs)) {
         if (g)

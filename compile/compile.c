@@ -35,7 +35,7 @@ static void after_fork(void)
         pthread_mutex_unlock(&c->lock);
     pthread_mutex_unlock(&functions_lock);
 }
-void ts_compiled_install(void) { ts_fork_around(before_fork, after_fork); }
+void ts_compiled_install(void) { TS_FORK_AROUND(before_fork, after_fork); }
 
 void ts_compiled_from_environment(void)
 {

@@ -588,7 +588,7 @@ void ts_lazy_end(ts_lazy *l)
 
 ts_status ts_compile_install(void)
 {
-    ts_fork_guard(&storages_lock);
+    TS_FORK_GUARD(&storages_lock);
     ts_replays_install();
     ts_compiled_install();
     ts_compiled_from_environment();

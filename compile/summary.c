@@ -57,7 +57,7 @@ static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static ts_repeat *list;
 static void lock(void) { pthread_mutex_lock(&list_lock); }
 static void unlock(void) { pthread_mutex_unlock(&list_lock); }
-void ts_replays_install(void) { ts_fork_guard(&list_lock); }
+void ts_replays_install(void) { TS_FORK_GUARD(&list_lock); }
 
 static int by_address(const void *a, const void *b)
 {

@@ -111,7 +111,7 @@ static double rounded(const ts_value *v, ts_dtype half)
 {
     uint16_t bits;
     ts_scalar_store(v, half, &bits);
-    return ts_operand_number(&(ts_operand){.data = &bits, .dtype = half});
+    return ts_operand_number(&(ts_operand){.data = &bits, .dtype = half, .host = true});
 }
 
 void ref_open(ts_ref *r, const ts_case *c, const ts_made *m)

@@ -412,9 +412,9 @@ void ts_memory_reset_peak(void) { atomic_store(&peak, atomic_load(&in_use)); }
 
 void ts_alloc_guard_forks(void)
 {
-    ts_fork_guard(&region.lock);
-    ts_fork_guard(&slab_lock);
-    ts_fork_guard(&orphan_lock);
+    TS_FORK_GUARD(&region.lock);
+    TS_FORK_GUARD(&slab_lock);
+    TS_FORK_GUARD(&orphan_lock);
 }
 
 void ts_alloc_remove(void)

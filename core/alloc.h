@@ -41,7 +41,7 @@ typedef struct ts_slab {
 extern bool ts_alloc_system;
 /** Sets ts_alloc_system by the environment variable TS_ALLOC. */
 void ts_alloc_from_environment(void);
-/** Registers the allocator's locks with ts_fork_guard(). */
+/** Registers the allocator's locks with TS_FORK_GUARD(). */
 void ts_alloc_guard_forks(void);
 /** Returns all memory to the system. No block may be in use, and no other thread may call the
  *  allocator. */

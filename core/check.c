@@ -55,6 +55,11 @@ static const char *noun_of(const char *name, bool object)
         {false, "a backend", "backend"},
         {false, "a region", "region"},
         {false, "a registration", "registration"},
+        {false, "a running call", "frame call"},
+        {false, "an operand of a space", "operand"},
+        {false, "a boxed number", "number"},
+        {false, "an address for an element", "element"},
+        {false, "a list of 3 windows", "axis"},
         {false, "a file", "file out"},
         {false, "an address for the result", "description status batch checkpoint device fd list "
                                           "graph stats stream event value ms work machine "
@@ -117,6 +122,7 @@ ts_status ts_check_tensors(ts_check_place at, const char *names, const ts_tensor
                            int n)
 {
     char name[64];
+    TS_TRY(ts_check_list(at, names, "n", tensors, n));
     for (int i = 0; i < n; i++)
         if (!is_tensor(tensors[i]))
             return refuse_tensor(at, name_at(names, i, name, sizeof name), tensors[i]);
@@ -200,6 +206,8 @@ ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expec
 ts_status ts_check_other_opts(ts_check_place at, const char *name, void *copy, size_t size,
                               const void *opts)
 {
+    if (!copy)
+        return fail_null(at, "copy", "an address for the options", false);
     size_t given = opts ? *(const size_t *)opts : size;
     /* in every version the struct's size is a multiple of sizeof(size_t) */
     if (given < sizeof given || given > size || given % sizeof given)

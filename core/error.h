@@ -4,6 +4,7 @@
 #define TS_CORE_ERROR_H
 
 #include "core/base.h"
+#include "include/tessera/check.h"
 
 /** The per-thread record. */
 struct ts_error {
@@ -24,6 +25,13 @@ TS_COLD ts_status ts_fail_op(ts_status code, const char *op, const void *site, c
 /** Error for a NULL argument: keeps a recorded failure, which caused the NULL; otherwise records
  *  TS_ERR_NULL for `argument`. Returns the record's code. */
 TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *argument);
+/** Checks a frame or call that the library passed to a callback, and the callback to a public
+ *  function: TS_ERR_NULL for NULL. name: the parameter's name in the header. The constant status
+ *  lets the compiler keep the error's code out of the way of the other path. */
+#define TS_CHECK_LENT(call, name)                                                                  \
+    (TS_LIKELY((call) != NULL)                                                                     \
+         ? (ts_status)TS_OK                                                                        \
+         : (ts_check_null(TS_CHECK_HERE, name, 0, false), (ts_status)TS_ERR_NULL))
 /** Adds op and call site to a record without an op. Returns the record's code. */
 TS_COLD ts_status ts_fail_within(const char *op, const void *site);
 /** Status of the callback named `what`: TS_OK, or the recorded code if the callback failed. If it

@@ -6,72 +6,57 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define MOST 16 /* capacity for locks, and for hooks of each kind */
-
-static struct {
-    pthread_mutex_t *lock;
-    pthread_mutex_t unlocked; /* the lock when it was free; a child restores this state, because its
-                                 thread id differs from that of the lock's owner */
-} guards[MOST];
-typedef struct hook_list {
-    void (*hooks[MOST])(void);
-    int count;
-} hook_list;
-static int guard_count;
-static hook_list before_locks, after_locks, in_child, at_end;
+ts_process_hooks ts_before_fork, ts_after_fork, ts_in_child, ts_at_end;
+static ts_guarded_lock *lowest, *highest;
 static atomic_bool ends; /* exit() has begun */
 
-static void add_hook(hook_list *l, void (*hook)(void))
+void ts_process_add_hook(ts_process_hooks *list, ts_process_hook *entry, void (*hook)(void))
 {
-    if (l->count < MOST)
-        l->hooks[l->count++] = hook;
+    if (entry->run)
+        return;
+    entry->run = hook;
+    *(list->last ? &list->last->next : &list->first) = entry;
+    list->last = entry;
 }
 
-static void call_hooks(const hook_list *l)
+static void call_hooks(const ts_process_hooks *list)
 {
-    for (int i = 0; i < l->count; i++)
-        l->hooks[i]();
+    for (const ts_process_hook *h = list->first; h; h = h->next)
+        h->run();
 }
 
 /* -------------------------------------------------------------------------------- forks ---- */
 
 static void before_fork(void)
 {
-    call_hooks(&before_locks);
-    for (int i = guard_count - 1; i >= 0; i--)
-        pthread_mutex_lock(guards[i].lock);
+    call_hooks(&ts_before_fork);
+    for (ts_guarded_lock *g = highest; g; g = g->below)
+        pthread_mutex_lock(g->lock);
 }
 
 static void after_fork_in_parent(void)
 {
-    for (int i = 0; i < guard_count; i++)
-        pthread_mutex_unlock(guards[i].lock);
-    call_hooks(&after_locks);
+    for (ts_guarded_lock *g = lowest; g; g = g->above)
+        pthread_mutex_unlock(g->lock);
+    call_hooks(&ts_after_fork);
 }
 
 static void after_fork_in_child(void)
 {
-    for (int i = 0; i < guard_count; i++)
-        *guards[i].lock = guards[i].unlocked;
-    call_hooks(&after_locks);
-    call_hooks(&in_child);
+    for (ts_guarded_lock *g = lowest; g; g = g->above)
+        *g->lock = g->unlocked;
+    call_hooks(&ts_after_fork);
+    call_hooks(&ts_in_child);
 }
 
-void ts_fork_guard(pthread_mutex_t *lock)
+void ts_fork_add_lock(ts_guarded_lock *entry, pthread_mutex_t *lock)
 {
-    if (guard_count < MOST) {
-        guards[guard_count].lock = lock;
-        guards[guard_count++].unlocked = *lock;
-    }
+    if (entry->lock)
+        return;
+    *entry = (ts_guarded_lock){.lock = lock, .unlocked = *lock, .below = highest};
+    *(highest ? &highest->above : &lowest) = entry;
+    highest = entry;
 }
-
-void ts_fork_around(void (*before)(void), void (*after)(void))
-{
-    add_hook(&before_locks, before);
-    add_hook(&after_locks, after);
-}
-
-void ts_fork_in_child(void (*hook)(void)) { add_hook(&in_child, hook); }
 
 bool ts_process_await_lock(pthread_mutex_t *lock)
 {
@@ -83,9 +68,9 @@ bool ts_process_await_lock(pthread_mutex_t *lock)
 
 void ts_process_break_locks(void)
 {
-    for (int i = 0; i < guard_count; i++)
-        if (!ts_process_await_lock(guards[i].lock))
-            *guards[i].lock = guards[i].unlocked;
+    for (ts_guarded_lock *g = lowest; g; g = g->above)
+        if (!ts_process_await_lock(g->lock))
+            *g->lock = g->unlocked;
 }
 
 /* ---------------------------------------------------------------------------------- end ---- */
@@ -93,7 +78,7 @@ void ts_process_break_locks(void)
 static void note_end(void)
 {
     if (!atomic_exchange(&ends, true))
-        call_hooks(&at_end);
+        call_hooks(&ts_at_end);
 }
 
 /*
@@ -108,7 +93,6 @@ void ts_process_watch_end(void)
         note_end(); /* exit() has begun and accepts no handler */
 }
 
-void ts_process_at_end(void (*hook)(void)) { add_hook(&at_end, hook); }
 bool ts_process_ends(void) { return atomic_load(&ends); }
 
 void ts_process_install(void)

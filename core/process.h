@@ -1,5 +1,6 @@
-/** @file process.h  Locks and threads across forks and the end of the process. At most 16 locks and
- * 16 hooks of each kind can be registered; the functions ignore further ones. */
+/** @file process.h  Locks and threads across forks and the end of the process. Each registration is
+ * a static variable of its macro, so their number has no limit and no registration fails. A place
+ * in the code may register only one lock or hook; further calls there are ignored. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_PROCESS_H
 #define TS_CORE_PROCESS_H
@@ -10,15 +11,50 @@
 /** Installs the handlers of fork() and exit(). core/ calls it when the library loads. */
 void ts_process_install(void);
 
+/** A lock that fork() holds. */
+typedef struct ts_guarded_lock {
+    pthread_mutex_t *lock;
+    pthread_mutex_t unlocked; /* the lock when it was free; a child restores this state, because its
+                                 thread id differs from that of the lock's owner */
+    struct ts_guarded_lock *below, *above; /* registered before and after this lock */
+} ts_guarded_lock;
+/** A hook in one of the lists below. */
+typedef struct ts_process_hook {
+    void (*run)(void);
+    struct ts_process_hook *next; /* registered after this hook */
+} ts_process_hook;
+/** Hooks run in the order of their registration. */
+typedef struct ts_process_hooks {
+    ts_process_hook *first, *last;
+} ts_process_hooks;
+extern ts_process_hooks ts_before_fork, ts_after_fork, ts_in_child, ts_at_end;
+
+/** Adds a lock or a hook, with the caller's memory for its entry, unless the entry is in use. */
+void ts_fork_add_lock(ts_guarded_lock *entry, pthread_mutex_t *lock);
+void ts_process_add_hook(ts_process_hooks *list, ts_process_hook *entry, void (*hook)(void));
+#define TS_ADD_HOOK(list, hook)                                                                    \
+    do {                                                                                           \
+        static ts_process_hook ts_entry;                                                           \
+        ts_process_add_hook(list, &ts_entry, hook);                                                \
+    } while (0)
+
 /**
  * Registers a lock that fork() holds, so that its data is consistent in the child. The lock must be
  * free at registration. Lower rooms register first. fork() takes the locks in reverse order, upper
  * rooms first, which is the order in which calls take them.
  */
-void ts_fork_guard(pthread_mutex_t *lock);
+#define TS_FORK_GUARD(lock)                                                                        \
+    do {                                                                                           \
+        static ts_guarded_lock ts_entry;                                                           \
+        ts_fork_add_lock(&ts_entry, lock);                                                         \
+    } while (0)
 /** Registers hooks for locks that come and go: fork() calls before() before it takes the guarded
  *  locks, and after(), in parent and child, when they are released. */
-void ts_fork_around(void (*before)(void), void (*after)(void));
+#define TS_FORK_AROUND(before, after)                                                              \
+    do {                                                                                           \
+        TS_ADD_HOOK(&ts_before_fork, before);                                                      \
+        TS_ADD_HOOK(&ts_after_fork, after);                                                        \
+    } while (0)
 /** Waits until the lock is free, at most a second; false if it is still held. */
 bool ts_process_await_lock(pthread_mutex_t *lock);
 /** For a report after a crash: frees each guarded lock that no thread releases within a second. The
@@ -26,14 +62,14 @@ bool ts_process_await_lock(pthread_mutex_t *lock);
 void ts_process_break_locks(void);
 /** Registers a hook that runs in each forked child after the locks are released. The child has only
  *  the forking thread. */
-void ts_fork_in_child(void (*hook)(void));
+#define TS_FORK_IN_CHILD(hook) TS_ADD_HOOK(&ts_in_child, hook)
 
 /** Registers the exit() handler that notes the end of the process. Call it when the library loads
  * and when a second thread begins to use the library; also after other libraries have registered
  * exit() handlers before which this one must run (handlers run in reverse order). */
 void ts_process_watch_end(void);
 /** Registers a hook that runs at process end, before the destructors of other libraries. */
-void ts_process_at_end(void (*hook)(void));
+#define TS_PROCESS_AT_END(hook) TS_ADD_HOOK(&ts_at_end, hook)
 /** True while the process exits; the library then frees nothing. False while dlclose() unloads the
  *  library. */
 bool ts_process_ends(void);

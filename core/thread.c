@@ -120,9 +120,9 @@ void ts_core_install(void)
 {
     ts_process_install();
     ts_alloc_guard_forks();
-    ts_fork_guard(&threads.lock);
-    ts_fork_in_child(keep_only_this_thread);
-    ts_fork_in_child(ts_parallel_forked);
+    TS_FORK_GUARD(&threads.lock);
+    TS_FORK_IN_CHILD(keep_only_this_thread);
+    TS_FORK_IN_CHILD(ts_parallel_forked);
     ts_alloc_from_environment();
     ts_scopes_from_environment();
     ts_log_from_environment();

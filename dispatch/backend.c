@@ -185,7 +185,9 @@ ts_status ts_backend_get_stats(ts_key key, ts_backend_stats *stats)
     TS_TRY(TS_CHECK_POINTERS(stats));
     if (key >= 16 || !ts_backend_of((ts_device){key, 0}))
         return ts_error_set(TS_ERR_DEVICE,
-                            "backend_get_stats: expected the key of a backend, got %d", key);
+                            "backend_get_stats: argument 'key': expected the key of a backend, got "
+                            "%d",
+                            key);
     ts_device_counts *c = &ts_device_count_of[key];
     *stats = (ts_backend_stats){atomic_load(&c->round_trips), atomic_load(&c->bytes_in),
                                 atomic_load(&c->bytes_out)};

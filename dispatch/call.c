@@ -49,10 +49,15 @@ TS_INLINE ts_status run_lower_layers(ts_frame *f, ts_keyset keys)
     return ts_hop(f, f->table->slot[f->key]);
 }
 
-ts_status ts_redispatch(ts_frame *f) { return run_lower_layers(f, f->keys); }
+ts_status ts_redispatch(ts_frame *f)
+{
+    TS_TRY(TS_CHECK_LENT(f, "frame"));
+    return run_lower_layers(f, f->keys);
+}
 
 ts_status ts_redispatch_new(ts_frame *f, const ts_value *args)
 {
+    TS_TRY(TS_CHECK_LENT(f, "frame"));
     if (TS_UNLIKELY(!args && f->nargs))
         return ts_fail_op(TS_ERR_NULL, ts_op_name(f->op), f->site, NULL,
                           "redispatch_new: argument 'args': expected %d values, got NULL",
@@ -156,5 +161,6 @@ ts_status ts_call_boxed(int op, const ts_value *args, int nargs, ts_value *rets,
 ts_status ts_call_for(const ts_frame *frame, int op, const ts_value *args, int nargs,
                       ts_value *rets, int nrets)
 {
+    TS_TRY(TS_CHECK_LENT(frame, "frame"));
     return call_from(frame->site, op, args, nargs, rets, nrets);
 }

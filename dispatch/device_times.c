@@ -21,7 +21,7 @@ static ts_key recorder; /* key of the backend that made the last recording; TS_K
 static atomic_bool exists; /* see ts_device_times_exist() */
 static pthread_mutex_t ending = PTHREAD_MUTEX_INITIALIZER; /* held while a recording ends */
 
-void ts_device_times_install(void) { ts_fork_guard(&ending); }
+void ts_device_times_install(void) { TS_FORK_GUARD(&ending); }
 bool ts_device_times_exist(void) { return atomic_load(&exists); }
 
 static uint64_t reset_part(int64_t reset) { return (uint64_t)reset % (1 << TS_TAG_RESET); }

@@ -149,6 +149,23 @@ int ts_find_other_device(const ts_frame *f)
     return -1;
 }
 
+/** Runs the shape rule, whose error it returns, and then the backend's supports(), so that
+ *  supports() gets valid arguments and the decoders of kernel.h. */
+static ts_status ask_backend(const ts_backend *b, ts_frame *f, bool *supported)
+{
+    ts_plan plan;
+    ts_op_kind kind = f->table->info->kind;
+    ts_status status = TS_OK;
+    if (kind == TS_FILL)
+        ts_plan_open(f, &plan);
+    if (kind != TS_VIEW && f->table->infer)
+        status = f->table->infer(f);
+    if (status == TS_OK)
+        *supported = b->supports(b->state, f);
+    f->plan = NULL;
+    return status;
+}
+
 ts_status ts_enter_device(ts_frame *f)
 {
     const ts_backend *b = ts_backend_of((ts_device){f->key, 0});
@@ -159,8 +176,12 @@ ts_status ts_enter_device(ts_frame *f)
         return ts_above.across(f, other);
     /* supports() concerns the backend's own kernels; ts_transfer() is the library's */
     bool own = f->table->impl[f->key] != ts_transfer;
-    if (own && b->supports && !b->supports(b->state, f))
-        return ts_unsupported_call(f);
+    if (own && b->supports) {
+        bool supported = true;
+        TS_TRY(ask_backend(b, f, &supported));
+        if (!supported)
+            return ts_unsupported_call(f);
+    }
     ts_op_kind kind = f->table->info->kind;
     return kind == TS_FILL   ? ts_enter_fill(f)
            : kind == TS_VIEW ? ts_enter_view(f)

@@ -5,12 +5,14 @@
 
 #include <string.h>
 
-void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *element)
+void ts_scalar_store(const ts_value *number, ts_dtype dtype, void *element)
 {
-    bool real = v->tag == TS_TAG_FLOAT;
-    double d = real ? v->d : (double)v->i;
+    if (TS_CHECK_POINTERS(number, element) != TS_OK)
+        return;
+    bool real = number->tag == TS_TAG_FLOAT;
+    double d = real ? number->d : (double)number->i;
     /* for bf16 and f16: f32 rounded to odd, so that the second rounding gives the right half */
-    float single = real ? ts_odd_f32(v->d) : ts_odd_f32_of(v->i);
+    float single = real ? ts_odd_f32(number->d) : ts_odd_f32_of(number->i);
     int64_t i;
     switch (dtype) {
     case TS_F64: memcpy(element, &d, 8); break;
@@ -18,12 +20,12 @@ void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *element)
     case TS_BF16: *(uint16_t *)element = ts_f32_to_bf16(single); break;
     case TS_F16: *(uint16_t *)element = ts_f32_to_f16(single); break;
     case TS_I64:
-        i = real ? ts_trunc_i64(d) : v->i;
+        i = real ? ts_trunc_i64(d) : number->i;
         memcpy(element, &i, 8);
         break;
-    case TS_I32: *(int32_t *)element = real ? ts_trunc_i32(d) : (int32_t)v->i; break;
-    case TS_U8: *(uint8_t *)element = (uint8_t)(real ? ts_trunc_i64(d) : v->i); break;
-    default: *(uint8_t *)element = real ? d != 0 : v->i != 0;
+    case TS_I32: *(int32_t *)element = real ? ts_trunc_i32(d) : (int32_t)number->i; break;
+    case TS_U8: *(uint8_t *)element = (uint8_t)(real ? ts_trunc_i64(d) : number->i); break;
+    default: *(uint8_t *)element = real ? d != 0 : number->i != 0;
     }
 }
 

@@ -8,10 +8,15 @@ _Static_assert(TS_KERNEL_OPERANDS == TS_MAX_OPERANDS, "the public form holds eve
 
 /* -------------------------------------------------------------------------- in a kernel ---- */
 
-ts_dtype ts_kernel_dtype(const ts_frame *f) { return f->plan ? f->plan->compute : TS_DTYPE_NONE; }
+ts_dtype ts_kernel_dtype(const ts_frame *f)
+{
+    return TS_CHECK_LENT(f, "frame") == TS_OK && f->plan ? f->plan->compute : TS_DTYPE_NONE;
+}
 
 ts_device ts_kernel_device(const ts_frame *f)
 {
+    if (TS_CHECK_LENT(f, "frame") != TS_OK)
+        return TS_DEVICE_CPU;
     for (int i = 0; i < f->nrets; i++)
         if (f->rets[i].tag == TS_TAG_TENSOR && f->rets[i].t->device.backend == f->key)
             return f->rets[i].t->device;
@@ -28,11 +33,16 @@ ts_device ts_kernel_device(const ts_frame *f)
     return (ts_device){f->key, 0};
 }
 
-ts_stream *ts_kernel_stream(const ts_frame *f) { return ts_stream_current(ts_kernel_device(f)); }
+ts_stream *ts_kernel_stream(const ts_frame *f)
+{
+    TS_TRY_NULL(TS_CHECK_LENT(f, "frame"));
+    return ts_stream_current(ts_kernel_device(f));
+}
 void *ts_kernel_data(const ts_tensor *t) { return t && t->numel ? t->data : NULL; }
 
 ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
 {
+    TS_TRY(TS_CHECK_LENT(f, "frame"));
     if (!space)
         return ts_fail_op(TS_ERR_NULL, ts_op_name(f->op), f->site, NULL,
                           "kernel_space: argument 'space': expected an address, got NULL");
@@ -79,30 +89,46 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
 
 double ts_operand_number(const ts_operand *o)
 {
+    if (TS_CHECK_LENT(o, "operand") != TS_OK)
+        return 0;
+    if (!o->host || !o->data) {
+        ts_error_set(TS_ERR_VALUE, "operand_number: argument 'operand': expected a number in host "
+                                   "memory, got %s",
+                     o->data ? "an operand of the device" : "an operand without elements");
+        return 0;
+    }
     ts_value v = ts_scalar_load(o->data, o->dtype);
     return ts_value_number(&v);
 }
 
 ts_rows ts_kernel_rows(const ts_frame *f)
 {
-    const ts_plan *p = f->plan;
+    const ts_plan *p = TS_CHECK_LENT(f, "frame") == TS_OK ? f->plan : NULL;
     return p ? (ts_rows){p->outer, p->count, p->inner} : (ts_rows){0, 0, 0};
 }
 
-int64_t ts_kernel_dim(const ts_frame *f) { return f->plan ? f->plan->dim : 0; }
+int64_t ts_kernel_dim(const ts_frame *f)
+{
+    return TS_CHECK_LENT(f, "frame") == TS_OK && f->plan ? f->plan->dim : 0;
+}
 
 int ts_kernel_row_dims(const ts_frame *f, bool *summed)
 {
-    int rows = f->plan && !f->plan->pointwise ? f->plan->rows : 0;
+    const ts_plan *p = TS_CHECK_LENT(f, "frame") == TS_OK ? f->plan : NULL;
+    int rows = p && !p->pointwise ? p->rows : 0;
     if (summed)
         *summed = rows & TS_ROWS_SUMMED;
     return rows & ~TS_ROWS_SUMMED;
 }
-int64_t ts_kernel_reduced(const ts_frame *f) { return f->plan ? f->plan->reduced : 0; }
+
+int64_t ts_kernel_reduced(const ts_frame *f)
+{
+    return TS_CHECK_LENT(f, "frame") == TS_OK && f->plan ? f->plan->reduced : 0;
+}
 
 ts_slice_range ts_kernel_slice(const ts_frame *f)
 {
-    const ts_plan *p = f->plan;
+    const ts_plan *p = TS_CHECK_LENT(f, "frame") == TS_OK ? f->plan : NULL;
     return p ? (ts_slice_range){p->dim, p->start, p->step} : (ts_slice_range){0, 0, 1};
 }
 
@@ -130,6 +156,7 @@ ts_status ts_check_result(const ts_frame *f, const char *function, int i, const 
 
 ts_status ts_kernel_result(ts_frame *f, int i, const int64_t *sizes, int ndim, ts_dtype dtype)
 {
+    TS_TRY(TS_CHECK_LENT(f, "frame"));
     TS_TRY(ts_check_result(f, "kernel_result", i, sizes, ndim, dtype));
     if (f->rets[i].tag == TS_TAG_TENSOR) {
         const ts_tensor *t = f->rets[i].t;
@@ -163,6 +190,7 @@ bool ts_is_argument(const ts_frame *f, const ts_tensor *t)
 
 ts_status ts_kernel_give(ts_frame *f, int i, ts_tensor *t)
 {
+    TS_TRY(TS_CHECK_LENT(f, "frame"));
     if (!t)
         return ts_fail_null(ts_op_name(f->op), f->site, "t");
     TS_TRY(ts_check_result(f, "kernel_give", i, NULL, 0, TS_F32));
@@ -238,7 +266,7 @@ ts_status ts_check_rule(const ts_frame *f, const char *function)
 
 void ts_rule_compute(ts_frame *f, ts_dtype dtype, uint32_t cast)
 {
-    if (ts_check_rule(f, "rule_compute") != TS_OK)
+    if (TS_CHECK_LENT(f, "frame") != TS_OK || ts_check_rule(f, "rule_compute") != TS_OK)
         return;
     f->plan->compute = dtype;
     f->plan->cast = (uint16_t)cast;
@@ -246,7 +274,7 @@ void ts_rule_compute(ts_frame *f, ts_dtype dtype, uint32_t cast)
 
 void ts_rule_rows(ts_frame *f, ts_rows rows)
 {
-    if (ts_check_rule(f, "rule_rows") != TS_OK)
+    if (TS_CHECK_LENT(f, "frame") != TS_OK || ts_check_rule(f, "rule_rows") != TS_OK)
         return;
     f->plan->outer = rows.outer;
     f->plan->count = rows.count;

@@ -83,7 +83,7 @@ void ts_memory_log_install(void)
 {
     ts_above.storage_allocated = log_allocated;
     ts_above.storage_freed = log_freed;
-    ts_fork_guard(&history.lock);
+    TS_FORK_GUARD(&history.lock);
 }
 
 void ts_memory_log_begin(bool on)

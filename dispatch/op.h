@@ -287,6 +287,17 @@ ts_status ts_check_result(const ts_frame *f, const char *function, int i, const 
 ts_status ts_check_rule(const ts_frame *f, const char *function);
 /** Records an error about argument `index` of the running op, with the names of op and argument;
  *  returns `code`. */
+/** TS_ERR_DTYPE for a call whose compute dtype is none of `dtypes`, a bit per dtype, in which its
+ *  kernel can compute. Names the argument that has the compute dtype. */
+TS_COLD ts_status ts_fail_kernel_dtype(const ts_frame *f, uint16_t dtypes);
+/** Like ts_kernel_error(), for a member of a list: the message names "ARGUMENT[MEMBER]". member -1:
+ *  the argument itself. */
+TS_COLD ts_status ts_fail_member(const ts_frame *f, int arg, int64_t member, ts_status status,
+                                 const char *hint, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
+/** For a public function without the op's name, such as ts_ones(): if the op's record has this call
+ *  site, replaces the op's name in the record by the function's. Returns NULL. */
+TS_COLD ts_tensor *ts_fail_as(const char *function, int op, const void *site);
 #define ts_fail_arg(f, index, code, ...) ts_kernel_error(f, index, code, NULL, __VA_ARGS__)
 #define ts_fail_arg_hint(f, index, code, hint, ...)                                                \
     ts_kernel_error(f, index, code, hint, __VA_ARGS__)

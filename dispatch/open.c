@@ -91,7 +91,7 @@ static ts_status open_absent(const char *name, ts_key *key)
 /* Serialises threads that open the same backend. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-void ts_open_install(void) { ts_fork_guard(&lock); }
+void ts_open_install(void) { TS_FORK_GUARD(&lock); }
 
 ts_status ts_backend_open(const char *name, ts_key *key)
 {

@@ -37,12 +37,12 @@ static int put_tensor(char *buffer, size_t size, int used, const ts_tensor *t)
 
 int ts_frame_describe(const ts_frame *f, char *buffer, size_t size)
 {
-    if (f)
+    if (size && TS_CHECK_POINTERS(buffer) != TS_OK)
+        return 0;
+    if (TS_CHECK_LENT(f, "frame") == TS_OK)
         return ts_call_describe(ts_op_name(f->op), f->args, f->nargs, buffer, size);
     if (size)
         buffer[0] = 0;
-    ts_fail_op(TS_ERR_NULL, "frame_describe", __builtin_return_address(0), NULL,
-               "argument 'frame': expected a frame, got NULL");
     return 0;
 }
 
@@ -90,6 +90,30 @@ int ts_call_describe(const char *name, const ts_value *args, int nargs, char *bu
 
 /* ----------------------------------------------------------------------------- refusals ---- */
 
+/** Writes the name of argument `arg`, "?" for one that the op does not have, or "name[member]" for
+ *  a member >= 0 of a list. Returns name. */
+static const char *name_argument(int op, int arg, int64_t member, char *name, size_t size)
+{
+    const ts_schema *s = &ts_ops[op].schema;
+    const char *plain = arg >= 0 && arg < s->nargs ? s->args[arg].name : "?";
+    snprintf(name, size, member < 0 ? "%s" : "%s[%lld]", plain, (long long)member);
+    return name;
+}
+
+/** Records the error of an argument called `name`; returns status. */
+static __attribute__((format(printf, 5, 0))) ts_status fail_argument(const ts_frame *f,
+                                                                     const char *name,
+                                                                     ts_status status,
+                                                                     const char *hint,
+                                                                     const char *format,
+                                                                     va_list args)
+{
+    char text[900];
+    TS_C_LOCALE;
+    vsnprintf(text, sizeof text, format, args);
+    return ts_fail_op(status, ts_op_name(f->op), f->site, hint, "argument '%s': %s", name, text);
+}
+
 ts_status ts_fail_null_arg(int op, int index, const void *site)
 {
     const ts_param *arg = &ts_ops[op].schema.args[index];
@@ -118,7 +142,7 @@ ts_status ts_fail_refused(int op, int index, const ts_value *v, const void *site
 
 ts_status ts_fail_absent_tensor(ts_frame *f)
 {
-    const char *name = "out";
+    char name[40] = "out";
     const ts_tensor *dead = NULL;
     for (int i = f->nrets - 1; i >= 0; i--)
         if ((f->given >> i & 1) && ts_tensor_is_dead(f->rets[i].t))
@@ -135,7 +159,8 @@ ts_status ts_fail_absent_tensor(ts_frame *f)
         ts_tensor *const *t = ts_value_members(v, &n);
         for (uint32_t k = 0; k < n; k++)
             if (ts_is_none(t[k]) || ts_tensor_is_dead(t[k])) {
-                name = ts_ops[f->op].schema.args[i].name;
+                name_argument(f->op, i, v->tag == TS_TAG_TENSORS ? (int64_t)k : -1, name,
+                              sizeof name);
                 dead = ts_is_none(t[k]) ? NULL : t[k];
             }
     }
@@ -275,14 +300,40 @@ ts_status ts_fail_kernel_dtype(const ts_frame *f, uint16_t dtypes)
 ts_status ts_kernel_error(const ts_frame *f, int arg, ts_status status, const char *hint,
                           const char *format, ...)
 {
-    const char *name = arg >= 0 && arg < f->nargs ? ts_ops[f->op].schema.args[arg].name : "?";
-    char text[900];
+    TS_TRY(TS_CHECK_LENT(f, "frame"));
+    char name[40];
     va_list args;
-    TS_C_LOCALE;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format ? format : "?", args);
+    status = fail_argument(f, name_argument(f->op, arg, -1, name, sizeof name), status, hint,
+                           format ? format : "?", args);
     va_end(args);
-    return ts_fail_op(status, ts_op_name(f->op), f->site, hint, "argument '%s': %s", name, text);
+    return status;
+}
+
+ts_status ts_fail_member(const ts_frame *f, int arg, int64_t member, ts_status status,
+                         const char *hint, const char *format, ...)
+{
+    char name[40];
+    va_list args;
+    va_start(args, format);
+    status = fail_argument(f, name_argument(f->op, arg, member, name, sizeof name), status, hint,
+                           format, args);
+    va_end(args);
+    return status;
+}
+
+ts_tensor *ts_fail_as(const char *function, int op, const void *site)
+{
+    ts_error *e = ts_thread_self()->error;
+    const char *name = ts_op_name(op);
+    size_t used = strlen(name);
+    if (e->site == site && strcmp(e->op, name) == 0 && strncmp(e->message, name, used) == 0) {
+        char rest[sizeof e->message];
+        strcpy(rest, e->message + used);
+        snprintf(e->message, sizeof e->message, "%s%s", function, rest);
+        snprintf(e->op, sizeof e->op, "%s", function);
+    }
+    return NULL;
 }
 
 ts_status ts_unsupported_call(ts_frame *f)

@@ -43,7 +43,8 @@ ts_status ts_device_from_name(const char *name, ts_device *device)
         }
     }
     return ts_error_set(TS_ERR_VALUE,
-                        "device_from_name: expected a device such as cpu, cuda:0 or meta, got '%s'",
+                        "device_from_name: argument 'name': expected a device such as cpu, cuda:0 "
+                        "or meta, got '%s'",
                         name);
 }
 

@@ -27,9 +27,6 @@ ts_status ts_vjp_set(const char *op, const ts_vjp *vjp);
 
 /** The slot of an op without a kernel on the backend: TS_ERR_UNSUPPORTED with a hint. */
 ts_status ts_missing_kernel(ts_frame *f);
-/** TS_ERR_DTYPE for a call whose compute dtype is none of `dtypes`, a bit per dtype, in which its
- *  kernel can compute. Names the argument that has the compute dtype. */
-ts_status ts_fail_kernel_dtype(const ts_frame *f, uint16_t dtypes);
 /** Finds a tensor on another backend than f->key, or on another device than the tensors before it.
  *  Returns the argument's index, f->nargs for a destination, or -1 if there is none. Arguments may
  *  be 0-dim CPU tensors. */

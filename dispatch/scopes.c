@@ -18,7 +18,7 @@ static struct {
 } scopes = {.lock = PTHREAD_MUTEX_INITIALIZER, .count = 2,
             .names = {[TS_SCOPE_REST] = {.name = "(further scopes)"}}};
 
-void ts_scopes_install(void) { ts_fork_guard(&scopes.lock); }
+void ts_scopes_install(void) { TS_FORK_GUARD(&scopes.lock); }
 
 /** The index entry of the scope `name` inside of `parent`, or the free entry where it belongs. */
 static _Atomic uint16_t *scope_slot(uint32_t parent, const char *name)

@@ -194,7 +194,7 @@ static void thread_ended(ts_thread *thread)
 void ts_timers_install(void)
 {
     ts_above.thread_ended = thread_ended;
-    ts_fork_guard(&ts_timing.lock);
+    TS_FORK_GUARD(&ts_timing.lock);
     ts_device_times_install();
     ts_memory_log_install();
 }

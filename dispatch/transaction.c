@@ -30,7 +30,7 @@ void ts_dispatch_install(void)
 {
     for (int k = 0; k < TS_KEY_COUNT; k++)
         ts_reg.named |= (ts_keyset)(ts_key_names[k] != NULL) << k;
-    ts_fork_guard(&lock);
+    TS_FORK_GUARD(&lock);
     ts_scopes_install();
     ts_timers_install();
     ts_open_install();

@@ -23,7 +23,7 @@ void ts_layers_report_to(ts_layer_report_fn callback, void *payload, FILE *file)
     sink.file = file;
 }
 
-void ts_watchers_install(void) { ts_fork_guard(&lock); }
+void ts_watchers_install(void) { TS_FORK_GUARD(&lock); }
 
 /** Registers the layer's key and its fallback for all ops, once. */
 static ts_status register_key(ts_watcher *w)

@@ -24,6 +24,8 @@ static bool is_backward(const ts_frame *f)
 
 ts_attention ts_kernel_attention(const ts_frame *f)
 {
+    if (TS_CHECK_LENT(f, "frame") != TS_OK)
+        return (ts_attention){0};
     if (f->op != TS_OP_scaled_dot_product_attention && !is_backward(f)) {
         ts_fail_decoder(f, "kernel_attention");
         return (ts_attention){0};
@@ -141,12 +143,14 @@ static ts_status check_packed(ts_frame *f, const indices *at)
     for (int i = 0; i < 2; i++) {
         const ts_tensor *t = lists->list[i], *first = lists->list[0];
         if (t->dtype != TS_I32)
-            return ts_fail_arg_hint(f, at->cu_seqlens, TS_ERR_DTYPE, "cast with ts_to()",
-                                    "expected dtype i32, got %s",
-                                    ts_dtype_name((ts_dtype)t->dtype));
+            return ts_fail_member(f, at->cu_seqlens, i, TS_ERR_DTYPE, "cast with ts_to()",
+                                  "expected dtype i32, got %s",
+                                  ts_dtype_name((ts_dtype)t->dtype));
         if (t->ndim != 1 || t->sizes[0] < 1 || t->sizes[0] != first->sizes[0])
-            return ts_fail_arg(f, at->cu_seqlens, TS_ERR_SHAPE, "expected sizes (%s), got %s",
-                               i ? "as the first list" : "sequences + 1", TS_SIZES_TEXT(t));
+            return ts_fail_member(f, at->cu_seqlens, i, TS_ERR_SHAPE, NULL,
+                                  "expected %s, got sizes %s",
+                                  i ? "the sizes of 'cu_seqlens[0]'" : "sizes (sequences + 1)",
+                                  TS_SIZES_TEXT(t));
     }
     if (f->args[at->first].t->sizes[0] != 1)
         return ts_fail_arg(f, at->first, TS_ERR_SHAPE,

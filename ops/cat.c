@@ -47,9 +47,9 @@ ts_status ts_infer_cat(ts_frame *f)
         for (int d = 0; fits && d < like->ndim; d++)
             fits = d == dim || t->sizes[d] == like->sizes[d];
         if (!fits || !ts_add_size(total, t->sizes[dim], &total))
-            return ts_fail_arg(f, 0, TS_ERR_SHAPE,
-                               "expected sizes %s in all dims but %lld, got %s as member %u",
-                               TS_SIZES_TEXT(like), (long long)dim, TS_SIZES_TEXT(t), i);
+            return ts_fail_member(f, 0, i, TS_ERR_SHAPE, NULL,
+                                  "expected sizes %s in all dims but %lld, got %s",
+                                  TS_SIZES_TEXT(like), (long long)dim, TS_SIZES_TEXT(t));
     }
     sizes[dim] = total;
     f->plan->compute = dtype;
@@ -98,8 +98,8 @@ ts_status ts_infer_stack(ts_frame *f)
     for (uint32_t i = 1; i < v->count; i++) {
         const ts_tensor *t = v->list[i];
         if (t->ndim != like->ndim || memcmp(t->sizes, like->sizes, t->ndim * sizeof *t->sizes) != 0)
-            return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes %s, got %s as member %u",
-                               TS_SIZES_TEXT(like), TS_SIZES_TEXT(t), i);
+            return ts_fail_member(f, 0, i, TS_ERR_SHAPE, NULL, "expected sizes %s, got %s",
+                                  TS_SIZES_TEXT(like), TS_SIZES_TEXT(t));
     }
     for (int d = 0; d <= like->ndim; d++)
         sizes[d] = d == dim ? v->count : like->sizes[d - (d > dim)];

@@ -35,6 +35,8 @@ static int64_t padding_after(const ts_value *v, int d, int n)
 
 ts_convolution ts_kernel_convolution(const ts_frame *f)
 {
+    if (TS_CHECK_LENT(f, "frame") != TS_OK)
+        return (ts_convolution){0};
     if (f->op != TS_OP_convolution && f->op != TS_OP_convolution_backward) {
         ts_fail_decoder(f, "kernel_convolution");
         return (ts_convolution){0};
@@ -110,16 +112,32 @@ static int64_t forms_of(const ts_convolution *c, int d)
 
 int64_t ts_kernel_window_forms(const ts_frame *f)
 {
+    if (TS_CHECK_LENT(f, "frame") != TS_OK)
+        return 0;
     ts_convolution c = ts_kernel_convolution(f);
     return forms_of(&c, 0) * forms_of(&c, 1) * forms_of(&c, 2);
 }
 
 void ts_kernel_windows(const ts_frame *f, int64_t form, ts_window_axis axis[3])
 {
-    ts_convolution c = ts_kernel_convolution(f);
-    int64_t left = form;
+    if (TS_CHECK_POINTERS(axis) != TS_OK)
+        return;
+    for (int d = 0; d < TS_MAX_SPATIAL; d++)
+        axis[d] = (ts_window_axis){0};
+    if (TS_CHECK_LENT(f, "frame") != TS_OK)
+        return;
+    const ts_convolution c = ts_kernel_convolution(f);
+    if (!c.dims)
+        return; /* another op: ts_kernel_convolution() has recorded the error */
+    int64_t forms = forms_of(&c, 0) * forms_of(&c, 1) * forms_of(&c, 2), left = form;
+    if (form < -1 || form >= forms) {
+        ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
+                   "kernel_windows: argument 'form': expected -1 or a form below %lld, got %lld",
+                   (long long)forms, (long long)form);
+        return;
+    }
     for (int d = TS_MAX_SPATIAL - 1; d >= 0; d--) {
-        if (form < 0 || !c.dims) {
+        if (form < 0) {
             axis[d] = axis_of_place(&c, d);
             continue;
         }

@@ -59,32 +59,34 @@ ts_tensor *ts_zeros(const int64_t *sizes, int ndim, ts_dtype dtype)
 {
     if (!ts_ints_ok(sizes, ndim, "zeros", "sizes", SITE))
         return NULL;
-    return TS_INVOKE(TS_OP_full, V_IS(sizes, ndim), V_I(0), V_DT(dtype),
-                     V_DEV(ts_thread_self()->device));
+    return TS_NAMED("zeros", TS_OP_full, TS_INVOKE(TS_OP_full, V_IS(sizes, ndim), V_I(0),
+                                                   V_DT(dtype), V_DEV(ts_thread_self()->device)));
 }
 
 ts_tensor *ts_zeros_like(ts_tensor *t)
 {
     if (!ts_tensor_ok(t, "zeros_like", "t", SITE))
         return NULL;
-    return TS_INVOKE_LIKE(t, TS_OP_full, V_IS(t->sizes, t->ndim), V_I(0), V_DT(t->dtype),
-                          V_DEV(t->storage->device));
+    return TS_NAMED("zeros_like", TS_OP_full, TS_INVOKE_LIKE(t, TS_OP_full, V_IS(t->sizes,
+                                                             t->ndim), V_I(0), V_DT(t->dtype),
+                                                             V_DEV(t->storage->device)));
 }
 
 ts_tensor *ts_ones(const int64_t *sizes, int ndim, ts_dtype dtype)
 {
     if (!ts_ints_ok(sizes, ndim, "ones", "sizes", SITE))
         return NULL;
-    return TS_INVOKE(TS_OP_full, V_IS(sizes, ndim), V_I(1), V_DT(dtype),
-                     V_DEV(ts_thread_self()->device));
+    return TS_NAMED("ones", TS_OP_full, TS_INVOKE(TS_OP_full, V_IS(sizes, ndim), V_I(1),
+                                                  V_DT(dtype), V_DEV(ts_thread_self()->device)));
 }
 
 ts_tensor *ts_ones_like(ts_tensor *t)
 {
     if (!ts_tensor_ok(t, "ones_like", "t", SITE))
         return NULL;
-    return TS_INVOKE_LIKE(t, TS_OP_full, V_IS(t->sizes, t->ndim), V_I(1), V_DT(t->dtype),
-                          V_DEV(t->storage->device));
+    return TS_NAMED("ones_like", TS_OP_full, TS_INVOKE_LIKE(t, TS_OP_full, V_IS(t->sizes, t->ndim),
+                                                            V_I(1), V_DT(t->dtype),
+                                                            V_DEV(t->storage->device)));
 }
 
 ts_tensor *(ts_fill_)(ts_tensor *self, ts_scalar value)
@@ -94,7 +96,7 @@ ts_tensor *(ts_fill_)(ts_tensor *self, ts_scalar value)
 
 ts_tensor *ts_zero_(ts_tensor *self)
 {
-    return TS_INVOKE_WRITTEN(self, TS_OP_fill, V_T(self), V_I(0));
+    return TS_NAMED("zero_", TS_OP_fill, TS_INVOKE_WRITTEN(self, TS_OP_fill, V_T(self), V_I(0)));
 }
 
 ts_tensor *ts_linspace(double start, double end, int64_t steps, ts_dtype dtype)
@@ -238,7 +240,7 @@ ts_tensor *ts_multinomial(ts_tensor *probs, int64_t num_samples, bool replacemen
 
 ts_tensor *ts_clone(ts_tensor *self)
 {
-    return TS_INVOKE(TS_OP_copy, V_T(self));
+    return TS_NAMED("clone", TS_OP_copy, TS_INVOKE(TS_OP_copy, V_T(self)));
 }
 
 ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source)
@@ -304,7 +306,8 @@ ts_tensor *ts_broadcast_to(ts_tensor *self, const int64_t *sizes, int ndim)
 {
     if (!ts_ints_ok(sizes, ndim, "broadcast_to", "sizes", SITE))
         return NULL;
-    return TS_INVOKE(TS_OP_expand, V_T(self), V_IS(sizes, ndim));
+    return TS_NAMED("broadcast_to", TS_OP_expand, TS_INVOKE(TS_OP_expand, V_T(self), V_IS(sizes,
+                                                            ndim)));
 }
 
 ts_tensor *ts_squeeze(ts_tensor *self)
@@ -417,7 +420,7 @@ ts_tensor *ts_sub_out(ts_tensor *out, ts_tensor *self, ts_tensor *other)
 
 ts_tensor *(ts_rsub_scalar)(ts_tensor *self, ts_scalar other)
 {
-    return TS_INVOKE(TS_OP_sub, V_S(other), V_T(self));
+    return TS_NAMED("rsub_scalar", TS_OP_sub, TS_INVOKE(TS_OP_sub, V_S(other), V_T(self)));
 }
 
 ts_tensor *ts_mul(ts_tensor *self, ts_tensor *other)
@@ -472,7 +475,7 @@ ts_tensor *ts_div_out(ts_tensor *out, ts_tensor *self, ts_tensor *other)
 
 ts_tensor *(ts_rdiv_scalar)(ts_tensor *self, ts_scalar other)
 {
-    return TS_INVOKE(TS_OP_div, V_S(other), V_T(self));
+    return TS_NAMED("rdiv_scalar", TS_OP_div, TS_INVOKE(TS_OP_div, V_S(other), V_T(self)));
 }
 
 ts_tensor *ts_floor_divide(ts_tensor *self, ts_tensor *other)
@@ -552,7 +555,7 @@ ts_tensor *ts_pow_out(ts_tensor *out, ts_tensor *self, ts_tensor *exponent)
 
 ts_tensor *(ts_rpow_scalar)(ts_tensor *self, ts_scalar other)
 {
-    return TS_INVOKE(TS_OP_pow, V_S(other), V_T(self));
+    return TS_NAMED("rpow_scalar", TS_OP_pow, TS_INVOKE(TS_OP_pow, V_S(other), V_T(self)));
 }
 
 ts_tensor *ts_maximum(ts_tensor *self, ts_tensor *other)
@@ -757,7 +760,7 @@ ts_tensor *(ts_hardtanh_out)(ts_tensor *out, ts_tensor *self, ts_scalar min, ts_
 
 ts_tensor *ts_relu6(ts_tensor *self)
 {
-    return TS_INVOKE(TS_OP_hardtanh, V_T(self), V_I(0), V_I(6));
+    return TS_NAMED("relu6", TS_OP_hardtanh, TS_INVOKE(TS_OP_hardtanh, V_T(self), V_I(0), V_I(6)));
 }
 
 ts_tensor *ts_clamp_backward(ts_tensor *grad, ts_tensor *self, const ts_scalar *min,
@@ -1847,7 +1850,8 @@ ts_tensor *ts_amax_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int
 
 ts_tensor *ts_max(ts_tensor *self)
 {
-    return TS_INVOKE(TS_OP_amax, V_T(self), ts_value_none(), V_B(false));
+    return TS_NAMED("max", TS_OP_amax, TS_INVOKE(TS_OP_amax, V_T(self), ts_value_none(),
+                                                 V_B(false)));
 }
 
 ts_tensor *ts_amin(ts_tensor *self)
@@ -1878,7 +1882,8 @@ ts_tensor *ts_amin_out(ts_tensor *out, ts_tensor *self, const int64_t *dims, int
 
 ts_tensor *ts_min(ts_tensor *self)
 {
-    return TS_INVOKE(TS_OP_amin, V_T(self), ts_value_none(), V_B(false));
+    return TS_NAMED("min", TS_OP_amin, TS_INVOKE(TS_OP_amin, V_T(self), ts_value_none(),
+                                                 V_B(false)));
 }
 
 ts_tensor *ts_all(ts_tensor *self)

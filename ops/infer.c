@@ -34,12 +34,13 @@ ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device)
                 first_arg = i;
                 first_number = number;
             } else if (!number && !ts_same_device(first->device, t[k]->device)) {
-                return ts_fail_arg_hint(f, i, TS_ERR_DEVICE,
-                                        ts_move_hint(t[k]->device, first->device),
-                                        "expected device %s as argument '%s', got %s",
-                                        ts_device_name(first->device),
-                                        f->table->info->schema.args[first_arg].name,
-                                        ts_device_name(t[k]->device));
+                int64_t member = f->args[i].tag == TS_TAG_TENSORS ? (int64_t)k : -1;
+                return ts_fail_member(f, i, member, TS_ERR_DEVICE,
+                                      ts_move_hint(t[k]->device, first->device),
+                                      "expected device %s as argument '%s', got %s",
+                                      ts_device_name(first->device),
+                                      f->table->info->schema.args[first_arg].name,
+                                      ts_device_name(t[k]->device));
             }
         }
     }
@@ -50,6 +51,7 @@ ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 
 ts_status ts_rule_result(ts_frame *f, int i, const int64_t *sizes, int ndim, ts_dtype dtype)
 {
+    TS_TRY(TS_CHECK_LENT(f, "frame"));
     TS_TRY(ts_check_rule(f, "rule_result"));
     TS_TRY(ts_check_result(f, "rule_result", i, sizes, ndim, dtype));
     ts_device device = ts_kernel_device(f);
@@ -60,12 +62,14 @@ ts_status ts_rule_result(ts_frame *f, int i, const int64_t *sizes, int ndim, ts_
 
 ts_status ts_rule_pointwise(ts_frame *f, int n, ts_dtype result, bool float_math)
 {
+    TS_TRY(TS_CHECK_LENT(f, "frame"));
     TS_TRY(ts_check_rule(f, "rule_pointwise"));
-    if (n < 1 || n > f->nargs || n >= TS_MAX_OPERANDS || f->nrets != 1)
+    int most = f->nargs < TS_MAX_OPERANDS ? f->nargs : TS_MAX_OPERANDS - 1;
+    if (n < 1 || n > most || f->nrets != 1)
         return ts_fail_op(
             TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
-            "rule_pointwise: expected 1 to %d arguments and one result, got %d and %d",
-            TS_MAX_OPERANDS - 1, n, f->nrets);
+            "rule_pointwise: argument 'n': expected 1 to %d, for an op with one result, got %d, "
+            "for an op with %d", most, n, f->nrets);
     if (result != TS_DTYPE_NONE)
         TS_TRY(ts_check_result(f, "rule_pointwise", 0, NULL, 0, result));
     return ts_infer_pointwise(f, n, result, float_math);

@@ -250,6 +250,13 @@ ts_tensor *ts_invoke_ordered(const ts_tensor *t, int op, ts_value *args, int nar
         ts_invoke_status(op, args_, TS_N(args_)) == TS_OK ? t : NULL;       \
     })
 
+/* A call for a public function without the op's name: errors name the function. */
+#define TS_NAMED(function, op, call)                                                               \
+    ({                                                                                             \
+        ts_tensor *made_ = call;                                                                   \
+        TS_LIKELY(made_ != NULL) ? made_ : ts_fail_as(function, op, __builtin_return_address(0)); \
+    })
+
 /** Calls an op whose results are all optional. Stores result i in *outs[i] if outs[i] is not NULL;
  *  the innermost scope owns it. On an error these *outs[i] are NULL. */
 TS_INLINE ts_status ts_invoke_wanted(int op, const ts_value *args, int nargs, ts_tensor ***outs,

@@ -36,18 +36,19 @@ static __attribute__((noinline)) ts_status check_member(ts_frame *f, int arg, ui
 {
     const ts_tensor *p = f->args[0].list[k], *t = f->args[arg].list[k];
     if (!ts_dtype_is_float((ts_dtype)t->dtype))
-        return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected a floating dtype as member %u, got %s",
-                           k, ts_dtype_name((ts_dtype)t->dtype));
+        return ts_fail_member(f, arg, k, TS_ERR_DTYPE, "cast with ts_to()",
+                              "expected a floating dtype, got %s",
+                              ts_dtype_name((ts_dtype)t->dtype));
     if ((f->table->written >> arg & 1) && ts_is_expanded(t))
-        return ts_fail_arg(f, arg, TS_ERR_VALUE,
-                           "expected distinct elements in member %u, got an expanded tensor", k);
+        return ts_fail_member(f, arg, k, TS_ERR_VALUE, "write to ts_clone() of it",
+                              "expected distinct elements, got an expanded tensor");
     if (t->ndim != p->ndim || !ts_same_sizes(t->sizes, p->sizes, p->ndim))
-        return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes %s as member %u, got %s",
-                           TS_SIZES_TEXT(p), k, TS_SIZES_TEXT(t));
+        return ts_fail_member(f, arg, k, TS_ERR_SHAPE, NULL, "expected sizes %s, got %s",
+                              TS_SIZES_TEXT(p), TS_SIZES_TEXT(t));
     if (!fits_dtype(arg, (ts_dtype)p->dtype, (ts_dtype)t->dtype))
-        return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected dtype %s as member %u, got %s",
-                           ts_dtype_name((ts_dtype)p->dtype), k,
-                           ts_dtype_name((ts_dtype)t->dtype));
+        return ts_fail_member(f, arg, k, TS_ERR_DTYPE, "cast with ts_to()",
+                              "expected dtype %s, got %s", ts_dtype_name((ts_dtype)p->dtype),
+                              ts_dtype_name((ts_dtype)t->dtype));
     return TS_OK;
 }
 
@@ -75,27 +76,29 @@ static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
     for (int a = 0; a < lists && !ts_is_on_cpu(f); a++)
         for (uint32_t k = 0; k < first->count; k++)
             if (!ts_same_device(f->args[a].list[k]->storage->device, *device))
-                return ts_fail_arg_hint(f, a, TS_ERR_DEVICE,
-                                        ts_move_hint(f->args[a].list[k]->storage->device, *device),
-                                        "expected device %s as member %u, got %s",
-                                        ts_device_name(*device), k,
-                                        ts_device_name(f->args[a].list[k]->storage->device));
+                return ts_fail_member(f, a, k, TS_ERR_DEVICE,
+                                      ts_move_hint(f->args[a].list[k]->storage->device, *device),
+                                      "expected device %s, got %s", ts_device_name(*device),
+                                      ts_device_name(f->args[a].list[k]->storage->device));
     return TS_OK;
 }
 
-/** Checks that t has one f32 element on the device of the lists. */
-static ts_status check_f32_number(ts_frame *f, int arg, const ts_tensor *t, ts_device device)
+/** Checks that t, which is argument `arg` or its member, has one f32 element on the device of the
+ *  lists. member -1: t is the argument. */
+static ts_status check_f32_number(ts_frame *f, int arg, int64_t member, const ts_tensor *t,
+                                  ts_device device)
 {
     if (t->dtype != TS_F32)
-        return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected dtype f32, got %s",
-                           ts_dtype_name((ts_dtype)t->dtype));
+        return ts_fail_member(f, arg, member, TS_ERR_DTYPE, "cast with ts_to()",
+                              "expected dtype f32, got %s", ts_dtype_name((ts_dtype)t->dtype));
     if (t->numel != 1)
-        return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected one element, got sizes %s",
-                           TS_SIZES_TEXT(t));
+        return ts_fail_member(f, arg, member, TS_ERR_SHAPE, NULL,
+                              "expected one element, got sizes %s", TS_SIZES_TEXT(t));
     if (f->args[0].count && !ts_same_device(t->storage->device, device))
-        return ts_fail_arg_hint(f, arg, TS_ERR_DEVICE, ts_move_hint(t->storage->device, device),
-                                "expected device %s, got %s", ts_device_name(device),
-                                ts_device_name(t->storage->device));
+        return ts_fail_member(f, arg, member, TS_ERR_DEVICE,
+                              ts_move_hint(t->storage->device, device),
+                              "expected device %s, got %s", ts_device_name(device),
+                              ts_device_name(t->storage->device));
     return TS_OK;
 }
 
@@ -109,11 +112,12 @@ static ts_status check_guard_and_scale(ts_frame *f, int arg, ts_device device)
     if (got != n)
         return ts_fail_arg(f, arg + 1, TS_ERR_VALUE, "expected %u tensors, got %u", n, got);
     if (found->tag == TS_TAG_TENSOR)
-        TS_TRY(check_f32_number(f, arg, found->t, device));
+        TS_TRY(check_f32_number(f, arg, -1, found->t, device));
     for (uint32_t k = 0; k < n; k++)
-        TS_TRY(check_f32_number(f, arg + 1, skipped->list[k], device));
+        TS_TRY(check_f32_number(f, arg + 1, k, skipped->list[k], device));
     const ts_value *grad_scale = &f->args[arg + 2];
-    return grad_scale->tag == TS_TAG_TENSOR ? check_f32_number(f, arg + 2, grad_scale->t, device)
+    return grad_scale->tag == TS_TAG_TENSOR ? check_f32_number(f, arg + 2, -1, grad_scale->t,
+                                                               device)
                                             : TS_OK;
 }
 
@@ -125,8 +129,8 @@ static ts_status check_steps(ts_frame *f, int arg)
                            steps->count);
     for (uint32_t k = 0; k < steps->count; k++)
         if (steps->ints[k] < 1)
-            return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected at least 1 as member %u, got %lld",
-                               k, (long long)steps->ints[k]);
+            return ts_fail_member(f, arg, k, TS_ERR_VALUE, NULL, "expected at least 1, got %lld",
+                                  (long long)steps->ints[k]);
     return TS_OK;
 }
 

@@ -125,6 +125,8 @@ static ts_axis axis_of(const ts_frame *f, const arg_indices *at, int d, int n, i
 
 ts_resampling ts_kernel_resampling(const ts_frame *f)
 {
+    if (TS_CHECK_LENT(f, "frame") != TS_OK)
+        return (ts_resampling){0};
     const arg_indices *at = arguments_of(f);
     if (!at) {
         ts_fail_decoder(f, "kernel_resampling");

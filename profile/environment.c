@@ -393,6 +393,6 @@ void ts_profile_from_environment(void)
     }
     ts_profile_watch_signals(report_after_signal);
     from_environment.state = ARMED;
-    ts_process_at_end(report_at_end);
-    ts_fork_in_child(disable_in_child);
+    TS_PROCESS_AT_END(report_at_end);
+    TS_FORK_IN_CHILD(disable_in_child);
 }

@@ -93,6 +93,6 @@ void ts_blas_install(void)
 {
     if (openblas_set_num_threads)
         openblas_set_num_threads(1);
-    ts_process_at_end(close_blas);
-    ts_fork_in_child(reset_active_calls);
+    TS_PROCESS_AT_END(close_blas);
+    TS_FORK_IN_CHILD(reset_active_calls);
 }

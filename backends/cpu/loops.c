@@ -532,8 +532,10 @@ static __attribute__((noinline)) ts_status pointwise_any(ts_frame *f, const ts_l
         return TS_OK;
     }
     ts_wrote_nothing(f);
-    return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
-                      "not defined for dtype %s on the CPU", ts_dtype_name(compute));
+    uint16_t dtypes = 0;
+    for (int d = 0; d < TS_DTYPE_COUNT; d++)
+        dtypes |= (uint16_t)((loops[d] || (ts_dtype_is_half((ts_dtype)d) && loops[TS_F32])) << d);
+    return ts_fail_kernel_dtype(f, dtypes);
 }
 
 ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params, int cost)

@@ -491,7 +491,7 @@ static struct {
     uint64_t time;
 } cache = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void ts_onednn_install(void) { ts_fork_guard(&cache.lock); }
+void ts_onednn_install(void) { TS_FORK_GUARD(&cache.lock); }
 
 /** A place in the cache; of a full cache, that of the plan which was not used for the longest time,
  *  whose memory is released. -1 if all plans are in use. */

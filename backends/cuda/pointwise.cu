@@ -105,6 +105,7 @@ static double bound_in(ts_dtype dtype, const ts_value *v)
     ts_operand element = {};
     element.data = &bits;
     element.dtype = dtype;
+    element.host = true;
     return ts_operand_number(&element);
 }
 

@@ -280,7 +280,7 @@ static const ts_sample samples[] = {
              {5, INTS(-1, 7), TS_ERR_VALUE, "two numbers"},
              {4, LIST(T_BOUNDS(3, 3)), TS_ERR_VALUE, "two tensors"},
              {4, LIST(T_OF(TS_I64, 3), T_OF(TS_I64, 3)), TS_ERR_DTYPE, "i32"},
-             {4, LIST(T_BOUNDS(3, 3), T_BOUNDS(7, 4)), TS_ERR_SHAPE, "as the first list"},
+             {4, LIST(T_BOUNDS(3, 3), T_BOUNDS(7, 4)), TS_ERR_SHAPE, "the sizes of 'cu_seqlens"},
              {0, T(2, 2, SWEEP, 4), TS_ERR_SHAPE, "query"}}},
     FORWARD("packed, all", {T(1, 4, SWEEP, 3), T(1, 2, SWEEP, 3), T(1, 2, SWEEP, 5),
                             PACKED_AS(T_OF(TS_BOOL, SWEEP), 5, SWEEP, SWEEP), ABSENT, INTS(9, 4),

@@ -200,8 +200,10 @@ typedef struct ts_backend {
                                ts_stream *stream);
 
     /** True if the backend's kernel supports this call; called before each kernel of the backend.
-     *  If false, the call runs on the CPU if `flags` has TS_BACKEND_CPU_FALLBACK; otherwise it is
-     *  TS_ERR_UNSUPPORTED. (optional: always true) */
+     *  The shape rule has accepted the arguments, so ts_kernel_dtype() and the decoders, such as
+     *  ts_kernel_convolution(), have their values. The tensors are the caller's: neither cast nor
+     *  packed, and there are no new results. If false, the call runs on the CPU if `flags` has
+     *  TS_BACKEND_CPU_FALLBACK; otherwise it is TS_ERR_UNSUPPORTED. (optional: always true) */
     bool (*supports)(void *state, const ts_frame *frame);
     /** Switches deterministic mode: kernels use only algorithms whose results do not depend on
      *  scheduling. (optional: results never depend on scheduling) */

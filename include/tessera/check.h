@@ -33,10 +33,11 @@ typedef struct ts_check_place {
 
 /** Records TS_ERR_NULL for entry `index` of the list of arguments `names` ("a, b, c"). If the
  *  argument is an object and a failure is recorded, returns that failure instead. */
-TS_API ts_status ts_check_null(ts_check_place at, const char *names, int index, bool object);
+TS_API ts_status ts_check_null(ts_check_place at, const char *names, int index, bool object)
+    __attribute__((cold));
 /** Checks n tensors, called "a, b, c" in `names`. The first invalid one decides the error: NULL
  *  returns an earlier failure, or TS_ERR_NULL; TS_NONE is TS_ERR_NULL; a released tensor is
- *  TS_ERR_STATE. */
+ *  TS_ERR_STATE. A negative n is TS_ERR_VALUE. */
 TS_API ts_status ts_check_tensors(ts_check_place at, const char *names,
                                   const ts_tensor *const *tensors, int n);
 /** TS_ERR_VALUE for n < 0, TS_ERR_NULL for a NULL list of n > 0 entries. */
@@ -62,7 +63,7 @@ TS_API ts_status ts_check_name(ts_check_place at, const char *name, const char *
  *  part of `name` after its last dot. */
 TS_API ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expected,
                                  ts_scalar got);
-/** Slow path of ts_check_opts(), for NULL and for options of another size. */
+/** Slow path of ts_check_opts(), for a NULL argument and for options of another size. */
 TS_API ts_status ts_check_other_opts(ts_check_place at, const char *name, void *copy, size_t size,
                                      const void *opts);
 
@@ -80,7 +81,7 @@ static inline ts_status ts_check_pointers(ts_check_place at, const char *names,
 static inline ts_status ts_check_opts(ts_check_place at, const char *name, void *copy, size_t size,
                                       const void *opts)
 {
-    if (!opts || *(const size_t *)opts != size)
+    if (!copy || !opts || *(const size_t *)opts != size)
         return ts_check_other_opts(at, name, copy, size, opts);
     __builtin_memcpy(copy, opts, size);
     return TS_OK;

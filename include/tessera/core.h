@@ -322,7 +322,7 @@ TS_API ts_device ts_device_of(const ts_tensor *t);
 /** True if the elements are adjacent in row-major order. */
 TS_API bool ts_is_contiguous(const ts_tensor *t);
 /** Writes sizes as "(2, 3)" into a buffer of `size` bytes; cuts a longer text. Returns buffer, or
- *  "" if buffer is NULL. */
+ *  "" if buffer is NULL. sizes NULL or ndim below 0: no dims. */
 TS_API const char *ts_format_sizes(char *buffer, size_t size, const int64_t *sizes, int ndim);
 /** Version of t's storage, which t shares with its views: each in-place write increments it. */
 TS_API uint32_t ts_version(const ts_tensor *t);

@@ -169,15 +169,16 @@ static inline ts_value ts_value_string(const char *str)
     return v;
 }
 
-/** A boxed number as a double. */
+/** A boxed number as a double; 0 for NULL. */
 static inline double ts_value_number(const ts_value *v)
 {
-    return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i;
+    return !v ? 0 : v->tag == TS_TAG_FLOAT ? v->d : (double)v->i;
 }
-/** A boxed number with its kind. */
+/** A boxed number with its kind; false for NULL. */
 static inline ts_scalar ts_value_unbox(const ts_value *v)
 {
-    return v->tag == TS_TAG_FLOAT ? ts_scalar_float(v->d)
+    return !v                      ? ts_scalar_bool(false)
+           : v->tag == TS_TAG_FLOAT ? ts_scalar_float(v->d)
            : v->tag == TS_TAG_INT ? ts_scalar_int(v->i)
                                   : ts_scalar_bool(v->i);
 }
@@ -198,8 +199,8 @@ typedef ts_status (*ts_kernel)(ts_frame *frame);
 
 /**
  * One call of an op. The frame is on the caller's C stack and is valid during the call only;
- * arguments are borrowed and const. A function that takes a frame expects that of a running call
- * and does not check it for NULL, unless its comment lists TS_ERR_NULL.
+ * arguments are borrowed and const. A function that takes a frame expects that of a running call.
+ * For NULL it records TS_ERR_NULL and returns it, or NULL, 0 or false, TS_DTYPE_NONE, or the CPU.
  *
  * If rets[i] has a tensor on entry, it is the destination of an in-place or out= form: the kernel
  * writes to it and leaves it there. Otherwise the kernel stores result i with one reference, which
@@ -249,7 +250,7 @@ TS_API ts_status ts_call_for(const ts_frame *frame, int op, const ts_value *args
  *  was released. NULL-safe. */
 TS_API ts_tensor *ts_adopt(ts_tensor *t);
 /** Writes the call with shapes, dtypes and plain arguments: "add((2, 3) f32, (3) f32)". Returns its
- *  length, as snprintf. */
+ *  length, as snprintf. buffer may be NULL if size is 0. */
 TS_API int ts_frame_describe(const ts_frame *frame, char *buffer, size_t size);
 
 /* -------------------------------------------------------------------------- registration -- */

@@ -55,7 +55,8 @@ typedef struct ts_vjp_opts {
  */
 TS_API ts_status ts_register_vjp(const char *op, ts_vjp_rule rule, const ts_vjp_opts *opts);
 
-/* `call` is the argument of the running rule, valid until the rule returns; it is not checked.
+/* `call` is the argument of the running rule, valid until the rule returns. For NULL a function
+ * records TS_ERR_NULL and returns it, or NULL, false or zeros.
  * An index that the op does not have is TS_ERR_INTERNAL where a function returns NULL or a status;
  * ts_rule_needs() and ts_rule_needs_member() return false for it. */
 /** Gradient of result i; NULL, without an error, when none arrived (only possible for ops with

@@ -93,7 +93,8 @@ typedef struct ts_space {
  * clamp) are not operands. Errors: TS_ERR_STATE for any other op, TS_ERR_NULL. */
 TS_API ts_status ts_kernel_space(const ts_frame *frame, ts_space *space);
 /** The value of a host operand of a space, rounded to the operand's dtype, also if the operand is
- *  wide. The operand is not checked. */
+ *  wide. 0 with TS_ERR_NULL for NULL, with TS_ERR_VALUE for an operand that is not in host
+ *  memory. */
 TS_API double ts_operand_number(const ts_operand *operand);
 
 /** A contiguous tensor seen as (outer, count, inner); the op works along the dim of size count. */
@@ -242,9 +243,11 @@ typedef struct ts_window_axis {
  * their distance is a multiple of the stride: their windows have the same taps (possibly none). A
  * kernel computes x with one product per form.
  * @param form  -1, or 0 to ts_kernel_window_forms() - 1
+ * Errors, with all windows 0: TS_ERR_NULL, TS_ERR_STATE for another op, TS_ERR_VALUE (form).
  */
 TS_API void ts_kernel_windows(const ts_frame *frame, int64_t form, ts_window_axis axis[3]);
-/** Number of forms: the product over the spatial dims of min(stride, x's size). */
+/** Number of forms: the product over the spatial dims of min(stride, x's size). 0 with TS_ERR_STATE
+ *  for another op. */
 TS_API int64_t ts_kernel_window_forms(const ts_frame *frame);
 
 /**
@@ -270,8 +273,9 @@ TS_API void *ts_scratch_take(ts_device device, int64_t bytes);
  *  may still be queued on the current stream. NULL-safe. */
 TS_API void ts_scratch_give(ts_device device, void *data, int64_t bytes);
 
-/** Writes a boxed number as an element of `dtype`, rounded as by a cast. */
-TS_API void ts_scalar_store(const ts_value *value, ts_dtype dtype, void *element);
+/** Writes a boxed number as an element of `dtype`, rounded as by a cast. For a NULL argument only
+ *  records TS_ERR_NULL. */
+TS_API void ts_scalar_store(const ts_value *number, ts_dtype dtype, void *element);
 /** Records an error about argument `arg` of the running op; hint: a remedy, or NULL. Returns
  *  status. */
 TS_API ts_status ts_kernel_error(const ts_frame *frame, int arg, ts_status status, const char *hint,

@@ -186,6 +186,24 @@ TS_TEST(places_and_sizes_that_are_null_are_refused)
     ck_assert_int_eq(ts_error_code(), TS_ERR_NULL);
 }
 
+/** ts_rule_arg() returns NULL for an argument that does not exist, so its callers may pass NULL. */
+TS_TEST(a_missing_number_is_0)
+{
+    ck_assert(ts_value_number(NULL) == 0);
+    ck_assert(ts_value_unbox(NULL).kind == TS_SCALAR_BOOL && ts_value_unbox(NULL).i == 0);
+}
+
+TS_TEST(numbers_of_operands_without_host_memory_are_refused)
+{
+    double two = 2;
+    ts_operand operand = {.data = &two, .dtype = TS_F64, .host = true};
+    ck_assert(ts_operand_number(&operand) == 2);
+    operand.host = false;
+    ck_assert(ts_operand_number(&operand) == 0);
+    ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "operand_number: argument 'operand'"));
+}
+
 TS_TEST(an_empty_path_changes_nothing_in_the_working_folder)
 {
     TS_SCOPE;

@@ -496,3 +496,27 @@ TS_TEST(a_decoder_refuses_calls_of_other_ops)
     FAILS(TS_ERR_STATE, ts_nonzero(one()));
     SAYS("nonzero: kernel_resampling: expected a call of an op that it decodes");
 }
+
+static ts_status reads_windows(ts_frame *f)
+{
+    ts_window_axis axis[3];
+    int64_t forms = ts_kernel_window_forms(f);
+    ts_kernel_windows(f, forms - 1, axis);
+    ck_assert_int_gt((int)axis[2].count, 0);
+    ck_assert_int_eq(ts_error_code(), TS_OK);
+    ts_kernel_windows(f, forms, axis);
+    ck_assert_int_eq((int)axis[2].count, 0);
+    ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
+    ts_error_clear();
+    ts_kernel_windows(f, -2, axis);
+    return ts_error_code();
+}
+
+TS_TEST(windows_of_a_form_that_does_not_exist_are_refused)
+{
+    OK(ts_register_kernel("convolution", TS_KEY_CPU, reads_windows, NULL, NULL));
+    FAILS(TS_ERR_VALUE, ts_conv1d(ts_ones(TS_SIZES(1, 1, 9), TS_F32),
+                                  ts_ones(TS_SIZES(1, 1, 3), TS_F32), TS_NONE,
+                                  TS_OPTS(ts_conv_opts, .stride = {3})));
+    SAYS("convolution: kernel_windows: argument 'form': expected -1 or a form below 3, got -2");
+}

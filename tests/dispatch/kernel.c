@@ -308,6 +308,43 @@ TS_TEST(supports_is_called_for_a_backends_own_kernels_only)
     ck_assert_double_eq(value(ts_select(y, 0, 3)), 21);
 }
 
+static int asked;
+static bool takes_no_transposed(void *state, const ts_frame *f)
+{
+    (void)state;
+    asked++;
+    ck_assert_int_eq(ts_kernel_dtype(f), TS_F32);
+    ts_convolution c = ts_kernel_convolution(f);
+    ck_assert_int_eq(c.dims, 1);
+    return !c.transposed;
+}
+static ts_status counts_calls(ts_frame *f) { return (void)f, asked += 100, TS_OK; }
+static ts_status install_convolution(void *state, ts_key key)
+{
+    (void)state;
+    return ts_register_kernel("convolution", key, counts_calls, NULL, NULL);
+}
+
+TS_TEST(supports_gets_calls_that_the_shape_rule_has_accepted)
+{
+    static offset_state memory = {.devices = 1};
+    static const ts_backend b = {OFFSET_BACKEND("DECODES", TS_BACKEND_CPU_FALLBACK, &memory),
+                                 .install = install_convolution, .supports = takes_no_transposed};
+    ts_key key;
+    OK(ts_register_backend(&b, &key));
+    TS_SCOPE;
+    ts_tensor *x, *w;
+    OK(x = ts_to_device(ts_ones(TS_SIZES(1, 2, 9), TS_F32), (ts_device){key, 0}));
+    OK(w = ts_to_device(ts_ones(TS_SIZES(2, 2, 3), TS_F32), (ts_device){key, 0}));
+    OK(ts_conv1d(x, w, TS_NONE, NULL));
+    ck_assert_int_eq(asked, 101);
+    OK(ts_conv_transpose1d(x, w, TS_NONE, NULL));
+    ck_assert_int_eq(asked, 102);
+    FAILS(TS_ERR_VALUE, ts_conv1d(x, w, TS_NONE, TS_OPTS(ts_conv_opts, .stride = {-1})));
+    FAILS(TS_ERR_SHAPE, ts_conv1d(ts_squeeze(x), w, TS_NONE, TS_OPTS(ts_conv_opts, .groups = 3)));
+    ck_assert_int_eq(asked, 102);
+}
+
 TS_TEST(registrations_of_another_library_are_refused_by_their_size)
 {
     FAILS(TS_ERR_VALUE, ts_register_op_ex("test.x(Tensor x) -> Tensor", &(ts_op_opts){.size = 3},

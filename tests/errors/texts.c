@@ -50,14 +50,14 @@ static void check_text(int line, const char *call, ts_status status, const char 
 TS_TEST(errors_of_factories_and_tensors_name_the_argument)
 {
     OPERANDS;
-    WRONG((ts_zeros(TS_SIZES(2, -3), TS_F32)), "TS_ERR_SHAPE: full: argument 'sizes': expected "
+    WRONG((ts_zeros(TS_SIZES(2, -3), TS_F32)), "TS_ERR_SHAPE: zeros: argument 'sizes': expected "
                                                "sizes >= 0 whose bytes fit 63 bits, got (2, -3)");
     WRONG((ts_zeros(TS_SIZES(1, 1, 1, 1, 1, 1, 1, 1, 1), TS_F32)),
           "TS_ERR_SHAPE: zeros: argument 'sizes': expected 0 to 8 numbers, got 9");
     WRONG((ts_zeros(TS_SIZES(2), (ts_dtype)99)),
-          "TS_ERR_DTYPE: full: argument 'dtype': expected a dtype, got number 99");
+          "TS_ERR_DTYPE: zeros: argument 'dtype': expected a dtype, got number 99");
     WRONG((ts_zeros(TS_SIZES((int64_t)1 << 40, (int64_t)1 << 40), TS_F32)),
-          "TS_ERR_SHAPE: full: argument 'sizes': expected sizes >= 0 whose bytes fit 63 bits, got "
+          "TS_ERR_SHAPE: zeros: argument 'sizes': expected sizes >= 0 whose bytes fit 63 bits, got "
           "(1099511627776, 1099511627776)");
     WRONG((ts_from_array(NULL, TS_F32, TS_SIZES(2))),
           "TS_ERR_NULL: from_array: argument 'data': expected 2 elements, got NULL");
@@ -137,9 +137,11 @@ TS_TEST(errors_of_pointwise_ops_name_the_argument)
     WRONG((ts_mul_(ts_select(A, 0, 0), A)),
           "TS_ERR_SHAPE: mul: argument 'self', written in place: expected sizes (2, 3), got (3)");
     WRONG((ts_bitwise_and(A, A)),
-          "TS_ERR_DTYPE: bitwise_and: not defined for dtype f32 on the CPU | cast with ts_to()");
+          "TS_ERR_DTYPE: bitwise_and: argument 'self': expected a dtype that has a kernel on CPU "
+          "(i64, i32, u8 or bool), got f32 | cast with ts_to()");
     WRONG((ts_bitwise_not(A)),
-          "TS_ERR_DTYPE: bitwise_not: not defined for dtype f32 on the CPU | cast with ts_to()");
+          "TS_ERR_DTYPE: bitwise_not: argument 'self': expected a dtype that has a kernel on CPU "
+          "(i64, i32, u8 or bool), got f32 | cast with ts_to()");
     WRONG((ts_where(A, A, A)),
           "TS_ERR_DTYPE: where: argument 'condition': expected bool, got f32 | compare with "
           "ts_ne_scalar(t, 0)");
@@ -233,15 +235,21 @@ TS_TEST(errors_of_shape_ops_name_the_argument)
     WRONG((ts_chunk(A, 0, 0, (ts_tensor *[1]){0}, NULL)),
           "TS_ERR_VALUE: chunk: argument 'chunks': expected at least 1, got 0");
     WRONG((ts_cat((ts_tensor *[]){A, B}, 2, 0)),
-          "TS_ERR_SHAPE: cat: argument 'tensors': expected sizes (2, 3) in all dims but 0, got (4, "
-          "5) as member 1");
+          "TS_ERR_SHAPE: cat: argument 'tensors[1]': expected sizes (2, 3) in all dims but 0, got "
+          "(4, 5)");
     WRONG((ts_cat(NULL, 0, 0)),
           "TS_ERR_VALUE: cat: argument 'tensors': expected at least one tensor, got 0");
     WRONG((ts_cat((ts_tensor *[]){A, NULL}, 2, 0)),
           "TS_ERR_NULL: cat: argument 'tensors': expected a list of tensors, got NULL or a list "
           "with NULL");
+    WRONG((ts_cat((ts_tensor *[]){A, ts_empty_on(TS_SIZES(2, 3), TS_F32, TS_DEVICE_META)}, 2, 0)),
+          "TS_ERR_DEVICE: cat: argument 'tensors[1]': expected device cpu as argument 'tensors', "
+          "got meta | META tensors have no values: create both tensors on META, or neither");
+    WRONG((ts_abs(FLAGS)), "TS_ERR_DTYPE: abs: argument 'self': expected a dtype that has a kernel "
+                           "on CPU (f64, f32, bf16, f16, i64, i32 or u8), got bool | cast with "
+                           "ts_to()");
     WRONG((ts_stack((ts_tensor *[]){A, B}, 2, 0)),
-          "TS_ERR_SHAPE: stack: argument 'tensors': expected sizes (2, 3), got (4, 5) as member 1");
+          "TS_ERR_SHAPE: stack: argument 'tensors[1]': expected sizes (2, 3), got (4, 5)");
     WRONG((ts_flatten(A, 1, 0)),
           "TS_ERR_INDEX: flatten: argument 'end_dim': expected at least 'start_dim', 1, got 0");
     WRONG((ts_movedim(A, 0, 5)),
@@ -333,17 +341,17 @@ TS_TEST(errors_of_attention_options_name_the_option)
           "TS_ERR_NULL: scaled_dot_product_attention: argument 'cu_seqlens': expected a list of "
           "tensors, got NULL or a list with NULL");
     WRONG(ATTEND(BOUNDS(bounds(0, 3, 6), TS_NONE)),
-          "TS_ERR_NULL: scaled_dot_product_attention: argument 'cu_seqlens': expected a tensor,"
+          "TS_ERR_NULL: scaled_dot_product_attention: argument 'cu_seqlens[1]': expected a tensor,"
           " got TS_NONE");
     WRONG(ATTEND(.max_seqlen_q = 3),
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'cu_seqlens': expected two "
           "tensors with max_seqlen_q or max_seqlen_k, got none");
     WRONG(ATTEND(BOUNDS(N, N)),
-          "TS_ERR_DTYPE: scaled_dot_product_attention: argument 'cu_seqlens': expected dtype i32,"
-          " got i64 | cast with ts_to()");
+          "TS_ERR_DTYPE: scaled_dot_product_attention: argument 'cu_seqlens[0]': expected dtype "
+          "i32, got i64 | cast with ts_to()");
     WRONG(ATTEND(BOUNDS(bounds(0, 3, 6), ts_zeros(TS_SIZES(4), TS_I32))),
-          "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'cu_seqlens': expected sizes (as "
-          "the first list), got (4)");
+          "TS_ERR_SHAPE: scaled_dot_product_attention: argument 'cu_seqlens[1]': expected the "
+          "sizes of 'cu_seqlens[0]', got sizes (4)");
     WRONG(ATTEND(BOUNDS(bounds(0, 3, 6), bounds(0, 3, 6)), .max_seqlen_q = -1),
           "TS_ERR_VALUE: scaled_dot_product_attention: argument 'max_seqlens': expected two numbe"
           "rs from 0 to 2147483647 with argument 'cu_seqlens', got (-1, 0)");
@@ -568,10 +576,10 @@ TS_TEST(errors_of_registry_and_files_name_the_argument)
     WRONG((ts_compile(NULL, NULL, NULL)),
           "TS_ERR_NULL: compile: argument 'fn': expected a function, got NULL");
     WRONG((ts_frame_describe(NULL, (char[8]){0}, 8) ? TS_OK : ts_error_code()),
-          "TS_ERR_NULL: frame_describe: argument 'frame': expected a frame, got NULL");
+          "TS_ERR_NULL: frame_describe: argument 'frame': expected a running call, got NULL");
     WRONG((ts_device_from_name("moon", &(ts_device){0})),
-          "TS_ERR_VALUE: device_from_name: expected a device such as cpu, cuda:0 or meta, got "
-          "'moon'");
+          "TS_ERR_VALUE: device_from_name: argument 'name': expected a device such as cpu, cuda:0 "
+          "or meta, got 'moon'");
     WRONG((ts_npy_load("/nowhere/t.npy")),
           "TS_ERR_IO: npy_load: cannot open '/nowhere/t.npy': No such file or directory");
     WRONG((ts_safetensors_open("/nowhere/t", NULL)),

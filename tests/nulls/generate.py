@@ -5,7 +5,8 @@
 For each function that the headers declare: NULL for each pointer, a list of NULL entries, a
 negative count, and a wrong size in structs with a size field. All other arguments are valid objects
 of nulls.c. A parameter without such an object is an error, so new functions cannot be forgotten.
-ALLOWED lists the pointers that may be NULL, one per line: FUNCTION PARAMETER meaning of NULL."""
+ALLOWED lists the pointers that may be NULL and the counts that may be negative, one per line:
+FUNCTION PARAMETER meaning."""
 import pathlib
 import sys
 
@@ -25,23 +26,14 @@ SIZES = ["0", "1", "7", "9", "sizeof({}) - 1", "sizeof({}) + 1", "sizeof({}) + 8
 # Objects that the library lends during a callback: the call is made inside one.
 IN_FLIGHT = {"ts_function_call *": "IN_FUNCTION", "ts_vjp_call *": "IN_GRADIENT",
              "ts_frame *": "IN_KERNEL"}
+# Parameters whose NULL is recorded also by functions that return no status and no pointer.
+RECORDED = {"ts_frame *", "ts_vjp_call *", "ts_operand *", "ts_value *", "ts_window_axis *"}
 LEAST = {"int": "INT_MIN", "int64_t": "INT64_MIN"}
 # Functions that are not called, by the beginning of their names, with the reason.
 SKIPPED = {
-    "ts_kernel_data": "reads a tensor that the dispatcher checked",
-    "ts_kernel_windows": "writes an array of the kernel's own",
-    "ts_operand_number": "the same", "ts_scalar_store": "the same, of a boxed number",
-    "ts_check_": "are the checks", "ts_error_": "any text is valid",
-    "ts_log_": "the same",
-    "ts_status_of": "makes an error of NULL", "ts_format_sizes": "reads ndim sizes",
-    "ts_scope_": "TS_SCOPE calls them", "ts_redispatch": "the library made the frame",
-    "ts_call_for": "the same", "ts_frame_describe": "the same", "ts_call_boxed": "tests/misuse/",
-    "ts_keep": "passes NULL on", "ts_drop": "the same", "ts_retain": "the same",
-    "ts_release": "the same", "ts_adopt": "the same", "ts_noop": "does nothing",
-    "ts_from_blob": "tests/core/blob.c", "ts_print": "prints",
-    "ts_sizes": "requires a tensor", "ts_strides": "the same", "ts_ndim": "the same",
-    "ts_numel": "the same", "ts_dtype_of": "the same", "ts_device_of": "the same",
-    "ts_is_contiguous": "the same", "ts_version": "the same", "ts_keys_of": "the same",
+    "ts_call_boxed": "tests/misuse/", "ts_from_blob": "tests/core/blob.c",
+    "ts_scope_": "TS_SCOPE calls them", "ts_noop": "does nothing", "ts_print": "prints",
+    "ts_error_memory": "its argument is the text of the record",
 }
 # Valid arguments by type and name, or by type only, without const.
 OBJECTS = {
@@ -62,6 +54,8 @@ OBJECTS = {
     "char * above": '"backends"',
     "char * layer": '"CPU"', "ts_tensor *const * tensors": "pair", "ts_tensor ** sum": "places",
     "ts_tensor *** grads": "many",
+    "int op": 'ts_op_by_name("add")', "int nargs": "2", "int nrets": "1",
+    "ts_tensor *const * list": "pair", "void * list": "pair", "void * copy": "numbers",
     "ts_tensor ** lse": "NULL", "int chunks": "2", "int nparts": "2", "int ndim": "2",
 }
 TYPES = {
@@ -85,7 +79,8 @@ TYPES = {
     "ts_checkpoint **": "&found", "ts_function *": "&function",
     "ts_function_call *": "call", "ts_vjp_call *": "rule_call", "ts_frame *": "frame",
     "ts_vjp_rule": "rule", "ts_vjp_opts *": "NULL", "ts_value *": "&boxed",
-    "ts_operand *": "&operand", "ts_space *": "&space", "ts_rows": "(ts_rows){0}",
+    "ts_operand *": "&operand", "ts_window_axis *": "windows", "ts_check_place": "place",
+    "char": "'a'", "ts_log_fn": "log_fn", "ts_space *": "&space", "ts_rows": "(ts_rows){0}",
     "uint32_t": "0", "ts_autocast_region *": "&region",
     "ts_registration **": "&handle", "ts_knob *": "knobs",
     "int": "2", "int64_t": "2", "double": "1", "bool": "true", "bool *": "(bool[1]){0}",
@@ -124,6 +119,8 @@ def argument(function, kind, name):
         return "&group" if plain == "ts_group_opts *" else "NULL"
     if plain in ENUMS:
         return f"({plain})0"
+    if kind == "const ts_tensor *const *":
+        return "(const ts_tensor *const *)pair"
     if plain == "void *":
         return "NULL"
     for table, key in ((OBJECTS, f"{plain} {name}"), (TYPES, plain)):
@@ -136,12 +133,11 @@ def wrong(function, params, allowed, sized):
     """(index, wrong value, expected result) of each wrong call of a function."""
     for i, (kind, name) in enumerate(params):
         plain = kind.removeprefix("const ")
-        if plain in ("ts_frame *", "ts_vjp_call *"):
-            continue  # user data, which the library passes to a callback
         if kind == "ts_fn" or kind in CALLBACKS or (kind.endswith("*") and kind != "void *"):
             free = (function, name) in allowed
             allowed.pop((function, name), None)
-            yield i, "NULL", "ANYTHING" if free else "REFUSED"
+            yield i, "NULL", ("ANYTHING" if free else "RECORDED" if plain in RECORDED else
+                              "REFUSED")
         if kind in LISTS:
             yield i, LISTS[kind], "FAILED"
         if plain.removesuffix(" *") in sized and plain.endswith(" *") and \
@@ -151,8 +147,9 @@ def wrong(function, params, allowed, sized):
                 yield (i, f"sized({argument(function, kind, name)}, sizeof({struct}), "
                        f"{size.format(struct)})", "SIZE")
         if name in COUNTS and kind in ("int", "int64_t"):
-            yield i, "-1", "COUNT"
-            yield i, LEAST[kind], "COUNT"
+            expected = "ANYTHING" if allowed.pop((function, name), None) else "COUNT"
+            yield i, "-1", expected
+            yield i, LEAST[kind], expected
 
 
 def body(result, function, arguments):

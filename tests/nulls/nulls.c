@@ -16,11 +16,12 @@
 
 /** Required outcome of a call. If its result cannot express failure, it must not crash. */
 typedef enum expectation {
-    REFUSED, /* TS_ERR_NULL, in a message that names the argument */
-    SIZE,    /* TS_ERR_VALUE, in a message that names the argument */
-    FAILED,  /* an error */
-    COUNT,   /* an error whose message contains the given number */
-    ANYTHING /* NULL is allowed there */
+    REFUSED,  /* TS_ERR_NULL, in a message that names the argument */
+    RECORDED, /* the same, in the error record if the result is no status and no pointer */
+    SIZE,     /* TS_ERR_VALUE, in a message that names the argument */
+    FAILED,   /* an error */
+    COUNT,    /* an error whose message contains the given number */
+    ANYTHING  /* NULL is allowed there */
 } expectation;
 
 typedef struct wrong_call {
@@ -81,6 +82,8 @@ static ts_frame *frame;
 static ts_value boxed __attribute__((unused)) = {.tag = TS_TAG_INT};
 static ts_operand operand __attribute__((unused));
 static ts_space space __attribute__((unused));
+static ts_window_axis windows[3];
+static const ts_check_place place = {"nulls", NULL};
 
 /** A copy of *like (NULL: zeros), `size` bytes, whose first field, the struct's size, is `said`. */
 static void *sized(const void *like, size_t size, size_t said)
@@ -353,6 +356,8 @@ static bool holds(const wrong_call *c)
     if (strncmp(c->function, "ts_r", 4) == 0) /* reversed operands: ts_rsub_scalar() and others */
         named_it |= strstr(ts_error_message(), "'other'") ||
                     strstr(ts_error_message(), "'exponent'");
+    if (c->expected == RECORDED)
+        got(ts_error_code());
     bool vague = strstr(ts_error_message(), "expected a pointer") ||
                  strstr(ts_error_message(), "expected an object");
     switch (c->expected) {

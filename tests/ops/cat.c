@@ -67,7 +67,7 @@ TS_TEST(joining_refuses_what_does_not_fit)
 {
     ts_tensor *a = count_up(TS_SIZES(2, 2), TS_F32), *b = count_up(TS_SIZES(3, 2), TS_F32),
               *list[] = {a, b};
-    EXPECT_ERROR(ts_cat(list, 2, 1), TS_ERR_SHAPE, "(3, 2) as member 1");
+    EXPECT_ERROR(ts_cat(list, 2, 1), TS_ERR_SHAPE, "'tensors[1]': expected sizes");
     EXPECT_ERROR(ts_cat(list, 2, 2), TS_ERR_INDEX, "'dim'");
     EXPECT_ERROR(ts_cat(list, 0, 0), TS_ERR_VALUE, "at least one");
     EXPECT_ERROR(ts_cat(NULL, 2, 0), TS_ERR_NULL, "tensors");
@@ -75,7 +75,7 @@ TS_TEST(joining_refuses_what_does_not_fit)
     EXPECT_ERROR(ts_cat((ts_tensor *[]){a, TS_NONE}, 2, 0), TS_ERR_NULL, "tensors");
     EXPECT_ERROR(ts_cat((ts_tensor *[]){ts_select(ts_select(a, 0, 0), 0, 0)}, 1, 0), TS_ERR_SHAPE,
                  "ts_stack");
-    EXPECT_ERROR(ts_stack(list, 2, 0), TS_ERR_SHAPE, "(3, 2) as member 1");
+    EXPECT_ERROR(ts_stack(list, 2, 0), TS_ERR_SHAPE, "'tensors[1]': expected sizes");
     EXPECT_ERROR(ts_stack((ts_tensor *[]){a, a}, 2, 3), TS_ERR_INDEX, "'dim'");
     EXPECT_ERROR(
         ts_cat_out(a, (ts_tensor *[]){ts_slice(a, 0, 0, 1, 1), ts_slice(a, 0, 1, 2, 1)}, 2, 0),

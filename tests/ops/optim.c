@@ -481,14 +481,14 @@ TS_TEST(misuse_is_named_and_writes_nothing)
     ts_sgd_rule plain = {.lr = 1};
     uint32_t version = ts_version(p[0]);
     expect(ts_sgd_(p, wrong, NULL, steps, 2, &plain), TS_ERR_SHAPE,
-           "argument 'grads': expected sizes (4) as member 1, got (5)");
+           "argument 'grads[1]': expected sizes (4), got (5)");
     expect(ts_sgd_(p, wide, NULL, steps, 2, &plain), TS_ERR_DTYPE,
-           "argument 'grads': expected dtype f32 as member 1, got f64");
-    expect(ts_sgd_(whole, whole, NULL, steps, 2, &plain), TS_ERR_DTYPE, "argument 'params'");
-    expect(ts_sgd_(p, none, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'grads'");
+           "argument 'grads[1]': expected dtype f32, got f64");
+    expect(ts_sgd_(whole, whole, NULL, steps, 2, &plain), TS_ERR_DTYPE, "argument 'params[1]'");
+    expect(ts_sgd_(p, none, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'grads[1]'");
     expect(ts_sgd_(p, null, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'grads'");
     expect(ts_sgd_(NULL, g, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'params'");
-    expect(ts_sgd_(p, g, NULL, early, 2, &plain), TS_ERR_VALUE, "argument 'steps'");
+    expect(ts_sgd_(p, g, NULL, early, 2, &plain), TS_ERR_VALUE, "argument 'steps[1]'");
     expect(ts_sgd_(p, g, NULL, NULL, 2, &plain), TS_ERR_NULL, "argument 'steps'");
     expect(ts_sgd_(p, g, NULL, steps, 2, NULL), TS_ERR_NULL, "argument 'rule'");
     expect(ts_sgd_(p, g, NULL, steps, -1, &plain), TS_ERR_VALUE, "argument 'n'");
@@ -519,14 +519,14 @@ TS_TEST(misuse_is_named_and_writes_nothing)
                    &(ts_sgd_rule){.lr = 1, .guard = &(ts_step_guard){factor, NULL}}),
            TS_ERR_NULL, "argument 'skipped'");
     ck_assert_ptr_null(ts_global_norm(whole, 2));
-    expect(ts_error_code(), TS_ERR_DTYPE, "argument 'tensors'");
+    expect(ts_error_code(), TS_ERR_DTYPE, "argument 'tensors[1]'");
     ck_assert_uint_eq(ts_version(p[0]), version);
     ck_assert_double_eq(at(p[1], 3), 1);
     ck_assert_int_eq(ts_sgd_(NULL, NULL, NULL, NULL, 0, &plain), TS_OK);
 
     ts_set_requires_grad(p[0], true);
     expect(ts_sgd_(p, g, NULL, steps, 2, &plain), TS_ERR_AUTOGRAD,
-           "argument 'params': expected a tensor that does not require grad, got");
+           "argument 'params[0]': expected a tensor that does not require grad, got");
     TS_NO_GRAD;
     ck_assert_int_eq(ts_sgd_(p, g, NULL, steps, 2, &plain), TS_OK);
     ck_assert_uint_gt(ts_version(p[0]), version);

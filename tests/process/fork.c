@@ -1,5 +1,6 @@
 /** @file fork.c  The process forks while other threads hold the library's locks. */
 // SPDX-License-Identifier: MIT
+#include "core/process.h"
 #include "tests/harness.h"
 #include "tests/process/children.h"
 
@@ -363,4 +364,57 @@ TS_TEST(a_child_continues_with_the_loader_of_its_parent)
         ck_assert_int_eq(ts_loader_next(loader, &batch), TS_OK);
     }
     ts_loader_close(loader);
+}
+
+enum { MANY = 40 };
+static pthread_mutex_t locks[MANY];
+static atomic_int hooks_run, holds, released;
+
+static void count_hook(void) { atomic_fetch_add(&hooks_run, 1); }
+
+/** Holds a lock until a fork has begun to wait for it. */
+static void *hold(void *lock)
+{
+    pthread_mutex_lock(lock);
+    atomic_store(&holds, 1);
+    usleep(50000);
+    atomic_store(&released, 1);
+    pthread_mutex_unlock(lock);
+    return NULL;
+}
+
+static void find_free_locks(int unused)
+{
+    (void)unused;
+    for (int i = 0; i < MANY; i++)
+        if (pthread_mutex_trylock(&locks[i]) != 0)
+            _exit(1);
+    _exit(atomic_load(&hooks_run) == MANY ? 0 : 2);
+}
+
+/** The number of registered locks and hooks has no limit. */
+TS_TEST(a_fork_holds_every_lock_and_runs_every_hook)
+{
+    static ts_guarded_lock guards[MANY];
+    static ts_process_hook hooks[MANY];
+    for (int i = 0; i < MANY; i++) {
+        locks[i] = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+        for (int twice = 0; twice < 2; twice++) {
+            ts_fork_add_lock(&guards[i], &locks[i]);
+            ts_process_add_hook(&ts_in_child, &hooks[i], count_hook);
+        }
+    }
+    for (int i = 0; i < MANY; i += MANY - 1) { /* the first lock and the last */
+        pthread_t thread;
+        atomic_store(&holds, 0);
+        atomic_store(&released, 0);
+        ck_assert_int_eq(pthread_create(&thread, NULL, hold, &locks[i]), 0);
+        while (!atomic_load(&holds))
+            usleep(100);
+        ck_assert_int_eq(run_in_child(find_free_locks, 0), 0);
+        ck_assert_int_eq(atomic_load(&released), 1);
+        pthread_join(thread, NULL);
+        ck_assert_int_eq(pthread_mutex_trylock(&locks[i]), 0);
+        pthread_mutex_unlock(&locks[i]);
+    }
 }
