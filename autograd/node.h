@@ -5,14 +5,16 @@
 
 #include "autograd/vjp.h"
 #include "include/tessera/autograd.h"
+#include "ops/spatial.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
-/** Sizes, dtype and device of a tensor; a copy, so that it outlives the tensor. */
+/** Sizes, dtype, device and memory format of a tensor; a copy, so that it outlives the tensor. */
 typedef struct ts_shape {
     TS_KIND_MEMBERS;
     uint8_t output; /* inputs only: index among the results of the node that made the input */
+    bool last;      /* not contiguous, and channels-last (ts_is_channels_last()) */
     int64_t sizes[TS_MAX_DIMS];
 } ts_shape;
 
@@ -158,6 +160,7 @@ ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record, ts_ten
 TS_INLINE void ts_shape_fill(ts_shape *s, const ts_tensor *t)
 {
     s->kind = t->kind;
+    s->last = TS_UNLIKELY(!(t->flags & TS_TENSOR_CONTIGUOUS)) && ts_is_channels_last(t);
     memcpy(s->sizes, t->sizes, sizeof s->sizes); /* all: a few moves instead of a loop */
 }
 /** True if t has the sizes of s. */

@@ -20,7 +20,7 @@ static ts_tensor *call(int op, const ts_value *args, int nargs)
  *  if n > 0, the last n sizes of argument 0; and the call's arguments from `from` to nargs - 1. */
 static ts_status transposed(ts_vjp_call *b, int op, int n, int from, int nargs)
 {
-    ts_value args[TS_MAX_ARGS] = {ts_value_tensor(GRAD(0))};
+    ts_value args[TS_MAX_ARGS] = {ts_value_tensor(ts_rule_in_format_of(b, 0, GRAD(0)))};
     int at = 1;
     if (n) {
         args[at++] = (ts_value){.tag = TS_TAG_INTS, .count = (uint32_t)n,

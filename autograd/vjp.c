@@ -242,14 +242,34 @@ ts_tensor *ts_rule_reduce_to(ts_vjp_call *b, int i, ts_tensor *g)
     return in ? reduce_to(&in->shape, g) : g;
 }
 
-ts_tensor *ts_rule_in_layout_of(ts_tensor *g, const ts_tensor *x)
+/** g, dense and channels-last: a copy, or a view if only strides of dims of size 1 differ. */
+static ts_tensor *in_channels_last(ts_tensor *g)
 {
-    if (!g || !x || g->ndim != x->ndim || !ts_is_dense_last(x) || ts_is_dense_last(g))
-        return g;
-    int64_t last[TS_MAX_DIMS] = {0}, first[TS_MAX_DIMS] = {0, g->ndim - 1};
+    int64_t last[TS_MAX_DIMS] = {0}, first[TS_MAX_DIMS] = {0, g->ndim - 1}, sizes[TS_MAX_DIMS];
     for (int d = 1; d < g->ndim; d++)
         last[d] = d < g->ndim - 1 ? d + 1 : 1;
     for (int d = 2; d < g->ndim; d++)
         first[d] = d - 1;
-    return ts_permute(ts_contiguous(ts_permute(g, last, g->ndim)), first, g->ndim);
+    for (int d = 0; d < g->ndim; d++)
+        sizes[d] = g->sizes[last[d]];
+    ts_tensor *packed = ts_contiguous(ts_permute(g, last, g->ndim));
+    return ts_permute(ts_view(packed, sizes, g->ndim), first, g->ndim);
+}
+
+ts_tensor *ts_rule_in_layout_of(ts_tensor *g, const ts_tensor *x)
+{
+    return g && x && g->ndim == x->ndim && ts_is_dense_last(x) && !ts_is_dense_last(g)
+               ? in_channels_last(g)
+               : g;
+}
+
+ts_tensor *ts_rule_in_format_of(ts_vjp_call *b, int i, ts_tensor *g)
+{
+    const ts_end *in = ts_node_input(b->node, i, 0);
+    if (!g || !in || g->ndim != in->shape.ndim)
+        return g;
+    bool last = ts_is_channels_last(g);
+    if (in->shape.last && !last)
+        return in_channels_last(g);
+    return last && !in->shape.last ? ts_view(ts_contiguous(g), g->sizes, g->ndim) : g;
 }

@@ -60,6 +60,10 @@ ts_tensor *ts_rule_operand(ts_vjp_call *b, int i);
 /** Returns gradient g in a layout that a kernel can read together with x: a channels-last copy if x
  *  is dense and channels-last and g is not, else g. NULL-safe. */
 ts_tensor *ts_rule_in_layout_of(ts_tensor *g, const ts_tensor *x);
+/** Returns gradient g, of the result of an op over images, in the memory format of argument i, so
+ *  that the gradient of the argument gets this format, as in PyTorch: channels-last or contiguous.
+ *  NULL-safe. */
+ts_tensor *ts_rule_in_format_of(ts_vjp_call *b, int i, ts_tensor *g);
 /** A new tensor like m, filled with a number (ts_rule_zeros: with 0); NULL with an error. */
 ts_tensor *ts_rule_full(ts_meta m, ts_value value);
 TS_INLINE ts_tensor *ts_rule_zeros(ts_meta m) { return ts_rule_full(m, ts_value_int(0)); }

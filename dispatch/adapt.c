@@ -20,10 +20,10 @@ typedef struct copies {
     int count;
 } copies;
 
-/** Makes a contiguous copy of argument i with this dtype and enters it in c->args. */
-static ts_status copy_arg(copies *c, const ts_frame *f, int i, ts_dtype dtype)
+/** Makes a contiguous copy of t with this dtype and enters it in c->args as argument i. */
+static ts_status copy_arg(copies *c, const ts_frame *f, int i, ts_tensor *from, ts_dtype dtype)
 {
-    ts_tensor *t = ts_above.convert(f->args[i].t, dtype);
+    ts_tensor *t = ts_above.convert(from, dtype);
     if (!t)
         return ts_fail_within(ts_op_name(f->op), f->site);
     if (!c->count)
@@ -36,6 +36,36 @@ static void copies_end(const copies *c)
 {
     for (int i = 0; i < c->count; i++)
         ts_tensor_unref(c->made[i]);
+}
+
+/** Enters argument i in c->args with this dtype, dense and with its dims in memory in plan->order:
+ *  a copy, or an alias if only strides of dims of size 1 differ. */
+static TS_COLD ts_status turn_arg(copies *c, const ts_frame *f, int i, ts_dtype dtype)
+{
+    const ts_tensor *t = f->args[i].t;
+    const uint8_t *order = f->plan->order;
+    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS], step = 1;
+    for (int d = 0; d < t->ndim; d++) {
+        sizes[d] = t->sizes[order[d]];
+        strides[d] = t->strides[order[d]];
+    }
+    ts_tensor *turned = ts_tensor_alias(f->thread, t, sizes, strides, t->ndim, 0);
+    if (!turned)
+        return ts_fail_within(ts_op_name(f->op), f->site);
+    ts_status status = copy_arg(c, f, i, turned, dtype);
+    ts_tensor_unref(turned);
+    TS_TRY(status);
+    ts_tensor *packed = c->made[c->count - 1], *y;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        strides[order[d]] = step;
+        step *= sizes[d] ? sizes[d] : 1;
+    }
+    y = ts_tensor_alias(f->thread, packed, t->sizes, strides, t->ndim, 0);
+    if (!y)
+        return ts_fail_within(ts_op_name(f->op), f->site);
+    ts_tensor_unref(packed);
+    c->args[i].t = c->made[c->count - 1] = y;
+    return TS_OK;
 }
 
 /** True if the kernel converts t as it reads: it accepts all dtypes, and t is on its device. A
@@ -64,9 +94,15 @@ static ts_status convert_args(copies *c, const ts_frame *f, ts_accepts accepts)
         const ts_tensor *t = f->args[i].t;
         bool cast = (plan->cast >> i & 1) && t->dtype != plan->compute &&
                     !kernel_casts(f, accepts, t);
+        ts_dtype dtype = cast ? plan->compute : (ts_dtype)t->dtype;
+        if (TS_UNLIKELY((plan->last >> i & 1) && !packed)) {
+            if (cast || !ts_is_dense_last(t))
+                TS_TRY(turn_arg(c, f, i, dtype));
+            continue;
+        }
         bool pack = packs && !(t->flags & TS_TENSOR_CONTIGUOUS) && !(as_is >> i & 1);
         if (TS_UNLIKELY(cast || pack))
-            TS_TRY(copy_arg(c, f, i, cast ? plan->compute : (ts_dtype)t->dtype));
+            TS_TRY(copy_arg(c, f, i, f->args[i].t, dtype));
     }
     return TS_OK;
 }
@@ -99,6 +135,8 @@ TS_INLINE bool is_plain(const ts_frame *f)
 {
     const ts_plan *plan = f->plan;
     unsigned cast = plan->cast;
+    if (TS_UNLIKELY(plan->last))
+        return false;
     for (const ts_value *v = f->args, *end = v + f->nargs; v < end; v++, cast >>= 1)
         if (v->tag == TS_TAG_TENSOR && (!(v->t->flags & TS_TENSOR_CONTIGUOUS) ||
                                         ((cast & 1) && v->t->dtype != plan->compute)))
@@ -145,7 +183,7 @@ static ts_status widen_args(copies *c, const ts_frame *f)
     memcpy(c->args, f->args, f->nargs * sizeof *c->args);
     for (int i = 0; i < f->nargs; i++)
         if (f->args[i].tag == TS_TAG_TENSOR && ts_dtype_is_half(f->args[i].t->dtype))
-            TS_TRY(copy_arg(c, f, i, TS_F32));
+            TS_TRY(copy_arg(c, f, i, f->args[i].t, TS_F32));
     for (int i = 0; i < f->nargs; i++) {
         ts_value *v = &c->args[i];
         bool number = v->tag >= TS_TAG_BOOL && v->tag <= TS_TAG_FLOAT;

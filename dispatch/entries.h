@@ -9,7 +9,7 @@
  *  the plan. */
 TS_INLINE void ts_plan_open(ts_frame *f, ts_plan *plan)
 {
-    plan->cast = plan->strided = plan->operands = 0;
+    plan->cast = plan->strided = plan->last = plan->operands = 0;
     plan->ordered = plan->delivered = 0;
     plan->pointwise = plan->flat = plan->ragged = plan->converts = false;
     plan->compute = TS_F32;

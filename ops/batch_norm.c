@@ -56,7 +56,7 @@ static void plan_results(ts_frame *f, const int64_t *sizes, int n)
     for (int i = 1; i < 3; i++)
         ts_plan_result(f->plan, i, sizes, n, ts_widened_dtype((ts_dtype)t->dtype),
                        t->storage->device);
-    ts_plan_layout(f, 1, 1);
+    ts_plan_layout(f, 0, 1, 1);
 }
 
 /** (self, mean?, var?, weight?, bias?, eps) -> (result, mean, var) */
@@ -106,7 +106,7 @@ static ts_status infer_backward(ts_frame *f, const int64_t *sizes, int n, int ep
         (ts_dtype)(f->args[4].tag == TS_TAG_TENSOR ? f->args[4].t->dtype : t->dtype);
     for (int i = 1; i < 3; i++)
         ts_plan_result(f->plan, i, &t->sizes[1], 1, dtype, t->storage->device);
-    ts_plan_layout(f, 3, 1);
+    ts_plan_layout(f, 1, 3, 1);
     return TS_OK;
 }
 

@@ -219,7 +219,7 @@ static ts_status plan_result(ts_frame *f, int n, int64_t least)
                        f->op == TS_OP_max_pool_taps ? TS_U8 : TS_I64, t->storage->device);
     bool has_positions = f->op == TS_OP_max_pool_backward || f->op == TS_OP_max_pool_taps_backward;
     if (t->ndim == n + 2)
-        ts_plan_layout(f, has_positions ? 3 : 1, (1u << f->nrets) - 1);
+        ts_plan_layout(f, has_positions, has_positions ? 3 : 1, (1u << f->nrets) - 1);
     return TS_OK;
 }
 
@@ -352,7 +352,7 @@ static ts_status shuffle(ts_frame *f, bool back)
     }
     /* orders of the parts in the result's memory; both layouts have the same two */
     static const int64_t forward[6] = {0, 1, 4, 2, 5, 3}, backward[6] = {0, 1, 3, 5, 2, 4};
-    bool is_last = t->ndim == 4 && !(t->flags & TS_TENSOR_CONTIGUOUS) && ts_is_dense_last(t);
+    bool is_last = t->ndim == 4 && ts_is_channels_last(t);
     ts_tensor *parts;
     if (is_last) { /* views of (N, H, W, C), so that the gradient is channels-last, too */
         t = ts_permute(t, (const int64_t[]){0, 2, 3, 1}, 4);
@@ -530,7 +530,11 @@ ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t
         if (removes_elements(self, padding, n))
             return pad_rest(self, padding, n, V_S(value), site);
     }
-    if (mode != TS_PAD_CONSTANT || npadding % 2 || (n >= 1 && n <= TS_MAX_SPATIAL))
+    /* the op keeps channels-last if only spatial dims are padded */
+    bool inner = n >= 1 && n <= TS_MAX_SPATIAL &&
+                 !(self && self->ndim == n + 1 && ts_tensor_ok(self, "pad", "self", site) &&
+                   ts_is_channels_last(self));
+    if (mode != TS_PAD_CONSTANT || npadding % 2 || inner)
         return TS_INVOKE(TS_OP_pad, V_T(self), V_IS(padding, npadding), V_I(mode), V_S(value));
     if (!ts_tensor_ok(self, "pad", "self", site))
         return NULL;
@@ -553,5 +557,6 @@ ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t
         return ts_keep(pad_all(self, pads, V_S(value)));
     for (int d = 0; d < ndim; d++)
         memcpy(turned[d == 0 ? 0 : d == 1 ? ndim - 1 : d - 1], pads[d], sizeof *turned);
-    return ts_keep(ts_movedim(pad_all(ts_movedim(self, 1, -1), turned, V_S(value)), -1, 1));
+    ts_tensor *y = ts_movedim(pad_all(ts_movedim(self, 1, -1), turned, V_S(value)), -1, 1);
+    return y ? ts_keep(ts_is_channels_last(y) ? y : ts_to_channels_last(y)) : NULL;
 }

@@ -66,18 +66,14 @@ void ts_plan_channels_last(ts_plan *plan, int i, int ndim)
     plan->ordered |= (uint8_t)(1u << i);
 }
 
-bool ts_plan_layout(ts_frame *f, uint32_t args, uint32_t rets)
+void ts_plan_layout(ts_frame *f, int like, uint32_t args, uint32_t rets)
 {
-    uint32_t strided = 0;
+    if (!ts_is_channels_last(f->args[like].t))
+        return;
     for (int i = 0; i < f->nargs; i++)
-        if ((args >> i & 1) && f->args[i].tag == TS_TAG_TENSOR) {
-            if (!ts_is_dense_last(f->args[i].t))
-                return false;
-            strided |= 1u << i;
-        }
+        if ((args >> i & 1) && f->args[i].tag == TS_TAG_TENSOR)
+            f->plan->last |= (uint16_t)(1u << i);
     for (int i = 0; i < f->nrets; i++)
         if (rets >> i & 1)
             ts_plan_channels_last(f->plan, i, f->plan->ret[i].ndim);
-    f->plan->strided |= (uint16_t)strided;
-    return true;
 }

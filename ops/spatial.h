@@ -50,12 +50,12 @@ bool ts_is_channels_last(const ts_tensor *t);
 void ts_plan_channels_last(ts_plan *plan, int i, int ndim);
 
 /**
- * Plans channels-last results: if all tensors among the arguments in the bit set `args` are dense
- * and channels-last (ts_is_dense_last()), the kernel gets them as they are, the results in the bit
- * set `rets` are created channels-last, and the function returns true. The kernel recognises the
- * layout by ts_is_dense_last() of these tensors.
+ * Plans the layout by PyTorch's rule: if argument `like` is channels-last (ts_is_channels_last()),
+ * the results in the bit set `rets` are created channels-last, and the kernel gets the tensors
+ * among the arguments in the bit set `args` dense and channels-last, if need be as copies. It
+ * recognises the layout by ts_is_dense_last() of these tensors. Otherwise all are contiguous.
  */
-bool ts_plan_layout(ts_frame *f, uint32_t args, uint32_t rets);
+void ts_plan_layout(ts_frame *f, int like, uint32_t args, uint32_t rets);
 
 /** Shape rule of max and average pools, adaptive or not, and of their backward ops. */
 ts_status ts_infer_pool_of(ts_frame *f);

@@ -86,7 +86,10 @@ VEC_FN T S(combine_one)(const table *t, const T *acc, int64_t o)
 {
     int32_t k = t->begin[o], end = t->begin[o + 1], n = end - k;
     T sum = 0;
-    if (n >= LONG_TAPS && t->index[end - 1] - t->index[k] == n - 1) {
+    /* steps of indices are 0 or the number of channels; if the first is 1, the span shows that none
+       is 0 */
+    if (n >= LONG_TAPS && t->index[k + 1] - t->index[k] == 1 &&
+        t->index[end - 1] - t->index[k] == n - 1) {
         V sums = F(zero)();
         const T *x = acc + t->index[k];
 #if TS_REAL == 32

@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: MIT
 #include "core/base.h"
 #include "core/philox.h"
+#include "ops/spatial.h"
+#include "tests/ops/images.h"
 #include "tests/ops/rows.h"
 #include "tests/ops/values.h"
 
@@ -316,4 +318,102 @@ TS_TEST(rows_of_equal_elements)
             ck_assert(same_bits(ts_sum(ts_to(filled, TS_F64)), ts_sum(ts_to(y, TS_F64))) ||
                       dtypes[d] != TS_U8);
         }
+}
+
+/* ------------------------------------------------------------------------------ images ---- */
+
+enum { IMAGE_OPS = 18, FIRST_SHUFFLE = 16, PADS_CHANNELS = 15 };
+
+static ts_tensor *image_op(int op, ts_tensor *x, const int64_t *n)
+{
+    ts_pool_opts pool = {.size = sizeof pool, .kernel = {n[0], n[1]}, .stride = {n[2], 1}};
+    ts_interpolate_opts resize = {.size = sizeof resize, .sizes = {n[3], n[4]},
+                                  .mode = (ts_interpolation)(op % 3)};
+    const int64_t pads[] = {n[1] - 1, n[2] - 1, n[0] - 1, 1, 1, 0};
+    int64_t c = ts_size(x, 1);
+    ts_tensor *indices;
+    switch (op) {
+    case 0: return ts_max_pool2d(x, &pool, NULL);
+    case 1: return ts_max_pool2d(x, &pool, &indices);
+    case 2: return ts_avg_pool2d(x, &pool);
+    case 3: return ts_adaptive_max_pool(x, n + 3, 2, NULL);
+    case 4: return ts_adaptive_avg_pool(x, n + 3, 2);
+    case 5: return ts_adaptive_avg_pool(x, TS_SIZES(1, 1));
+    case 6:
+    case 7:
+    case 8: return ts_interpolate(x, &resize);
+    case 9: return ts_batch_norm(x, TS_NONE, TS_NONE, TS_NONE, TS_NONE, true, 0.1, 1e-2);
+    case 10: return ts_batch_norm_relu(x, TS_NONE, TS_NONE, TS_NONE, TS_NONE, true, 0.1, 1e-2);
+    case 11: return ts_group_norm(x, c % 2 ? 1 : 2, TS_NONE, TS_NONE, 1e-2);
+    case 12: return ts_pad(x, pads, 4, TS_PAD_CONSTANT, TS_SCALAR(0.5));
+    case 13: return ts_pad(x, pads, 4, TS_PAD_REPLICATE, TS_SCALAR(0));
+    case 14: return ts_pad(x, TS_SIZES(0, 1), TS_PAD_CONSTANT, TS_SCALAR(0));
+    case PADS_CHANNELS: return ts_pad(x, pads, 6, TS_PAD_CONSTANT, TS_SCALAR(0.5));
+    case FIRST_SHUFFLE: return ts_pixel_shuffle(x, 2);
+    default: return ts_pixel_unshuffle(x, 2);
+    }
+}
+
+/** Contiguous or channels-last, dense or a slice. Strides of dims of size 1 differ, too. */
+static ts_tensor *drawn_image(dice *d, const int64_t *sizes)
+{
+    bool last = draw(d, 3) > 0;
+    int cut = (int)draw(d, 6); /* 4 and 5: dense */
+    int64_t whole[4];
+    memcpy(whole, sizes, sizeof whole);
+    if (cut < 4)
+        whole[cut] += 2;
+    ts_tensor *t = last ? ts_permute(ts_normal(TS_SIZES(whole[0], whole[2], whole[3], whole[1]), 0,
+                                               1, TS_F32), (const int64_t[]){0, 3, 1, 2}, 4)
+                        : ts_normal(whole, 4, 0, 1, TS_F32);
+    return cut < 4 ? ts_slice(t, cut, 1, sizes[cut] + 1, 1) : t;
+}
+
+/** Fails the case unless t is dense, and channels-last if `last`, else contiguous. */
+static void expect_format(const ts_tensor *t, bool last, int op, const char *what)
+{
+    static const int orders[2][4] = {{3, 2, 1, 0}, {1, 3, 2, 0}};
+    int64_t step = 1;
+    for (int k = 0; k < 4; k++) {
+        int e = orders[last][k];
+        ck_assert_msg(t->sizes[e] == 1 || t->strides[e] == step,
+                      "%s of op %d: stride %lld of dim %d, expected %lld", what, op,
+                      (long long)t->strides[e], e, (long long)step);
+        step *= t->sizes[e];
+    }
+}
+
+/* PyTorch's rule: results and gradients have the memory format that the input's strides suggest. */
+TS_TEST(images_keep_the_format_of_their_input, .loop = 40)
+{
+    dice d = {0x13a6e + (uint64_t)_i, 0};
+    ts_manual_seed((uint64_t)_i);
+    for (int round = 0; round < (getenv("TS_TEST_BRIEF") ? 10 : 60); round++) {
+        TS_SCOPE;
+        int op = (int)draw(&d, IMAGE_OPS);
+        int64_t sizes[4] = {1 + draw(&d, 3), 1 + draw(&d, 5), 1 + draw(&d, 5), 1 + draw(&d, 5)};
+        for (int k = 2; k < 4; k++)
+            sizes[k] = draw(&d, 3) ? sizes[k] : 1;
+        if (op == FIRST_SHUFFLE)
+            sizes[1] *= 4;
+        for (int k = 2; k < 4 && op > FIRST_SHUFFLE; k++)
+            sizes[k] *= 2;
+        for (int k = 0; k < 3 && op >= 9 && op <= 11; k++)
+            sizes[2] += 2; /* a norm of several elements */
+        int64_t n[] = {1 + draw(&d, sizes[2]), 1 + draw(&d, sizes[3]), 1 + draw(&d, 2),
+                       1 + draw(&d, 6), 1 + draw(&d, 6)};
+        ts_tensor *x = ts_set_requires_grad(drawn_image(&d, sizes), true),
+                  *flat = ts_set_requires_grad(ts_clone(ts_contiguous(ts_detach(x))), true), *dx[2];
+        bool last = ts_is_channels_last(x);
+        ts_tensor *y = image_op(op, x, n), *want = image_op(op, flat, n);
+        ck_assert_msg(y && want, "op %d: %s", op, ts_error_message());
+        expect_format(y, last, op, "result");
+        ts_tensor *g = drawn_image(&d, y->sizes);
+        ck_assert_int_eq(ts_grad_of(y, g, &x, 1, &dx[0], NULL), TS_OK);
+        ck_assert_int_eq(ts_grad_of(want, ts_contiguous(g), &flat, 1, &dx[1], NULL), TS_OK);
+        if (op < PADS_CHANNELS) /* those of composites follow their parts */
+            expect_format(dx[0], last, op, "gradient");
+        assert_close(y, want, 1e-4);
+        assert_close(dx[0], dx[1], 1e-3);
+    }
 }

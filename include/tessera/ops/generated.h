@@ -1543,7 +1543,7 @@ TS_API ts_tensor *ts_adaptive_max_pool(ts_tensor *self, const int64_t *sizes, in
 /*
  * Average pooling, padding and resizing: each element of the result is a weighted sum of a few
  * elements of the last dims. Options are in ops/resample.h and ops/pool.h. The result is
- * channels-last if self is dense and channels-last.
+ * channels-last if self is, dense or not.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_VALUE, TS_ERR_MEMORY.
  */
 

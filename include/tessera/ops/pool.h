@@ -1,8 +1,8 @@
 /**
  * @file pool.h
  * Max and average pooling over 1 to 3 spatial dims, as in PyTorch, for f64, f32, bf16 and f16.
- * The batch dim of an input is optional. The result of a batch is channels-last if self is dense
- * and channels-last. ts_adaptive_max_pool() and ts_adaptive_avg_pool() are in generated.h.
+ * The batch dim of an input is optional. The result of a batch is channels-last if self is.
+ * ts_adaptive_max_pool() and ts_adaptive_avg_pool() are in generated.h.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
