@@ -228,6 +228,20 @@ VEC_FN void S(line_by_window)(ts_dtype kind, const pool_job *job, const S(column
     }
 }
 
+/** Stores LANES or, if fewer, `left` channels of a pixel of the result: maxima and their indices or
+ * taps. to: index of the first in the result. */
+VEC_FN void S(store_largest)(ts_dtype kind, const pool_job *job, V most, V at, int64_t left,
+                             int64_t to)
+{
+    INDEX indices[LANES];
+    S(set)(kind, job->y, to, most, left);
+    memcpy(indices, &at, sizeof at);
+    for (int k = 0; job->indices && k < LANES && k < left; k++)
+        job->indices[to + k] = indices[k];
+    for (int k = 0; job->taps && k < LANES && k < left; k++)
+        job->taps[to + k] = (uint8_t)indices[k];
+}
+
 /** Computes `vectors` vectors of channels, starting at channel c, of one pixel of the result. A
  * single vector may have `left` < LANES channels. to: index of channel c in the result. */
 VEC_FN void S(largest_of_channels)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
@@ -256,18 +270,37 @@ VEC_FN void S(largest_of_channels)(ts_dtype kind, const pool_job *job, int64_t p
                     at[v] = F(select)(m, here, at[v]);
                 }
             }
-    for (int v = 0; v < vectors; v++, to += LANES) {
-        S(set)(kind, job->y, to, most[v], left);
-        if (!job->indices && !taps)
-            continue;
-        INDEX indices[LANES];
-        memcpy(indices, &at[v], sizeof at[v]);
-        for (int k = 0; k < LANES && k < left; k++)
-            if (taps)
-                job->taps[to + k] = (uint8_t)indices[k];
-            else
-                job->indices[to + k] = indices[k];
+    for (int v = 0; v < vectors; v++)
+        S(store_largest)(kind, job, most[v], at[v], left, to + v * LANES);
+}
+
+/** Computes all channels of one pixel of the result as largest_of_channels() does, but reads the
+ * pixels of the argument in the order of memory. best, rows: room for all channels. */
+VEC_FN void S(largest_in_order)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
+                                window h, window w, T *best, T *rows, int64_t to)
+{
+    const ts_axis *a = job->axis;
+    int64_t n = job->channels, first = (d.first * a[1].in + h.first) * a[2].in + w.first;
+    V at = S(index_vector)(job->taps ? tap_of(a, d, h, w, 0, 0, 0) : first);
+    for (int64_t c = 0; c < n; c += LANES) {
+        F(store)(best + c, F(set1)(-(T)INFINITY));
+        F(store)(rows + c, at);
     }
+    for (int64_t i = 0; i < d.count; i++)
+        for (int64_t j = 0; j < h.count; j++)
+            for (int64_t k = 0; k < w.count; k++) {
+                int64_t index = first + (i * d.step * a[1].in + j * h.step) * a[2].in + k * w.step,
+                        from = (plane * job->size + index) * n;
+                V here = S(index_vector)(job->taps ? tap_of(a, d, h, w, i, j, k) : index);
+                for (int64_t c = 0; c < n; c += LANES) {
+                    V x = S(get)(kind, job->x, from + c, n - c), most = F(load)(best + c);
+                    VM m = S(replaces)(x, most);
+                    F(store)(best + c, F(select)(m, x, most));
+                    F(store)(rows + c, F(select)(m, here, F(load)(rows + c)));
+                }
+            }
+    for (int64_t c = 0; c < n; c += LANES)
+        S(store_largest)(kind, job, F(load)(best + c), F(load)(rows + c), n - c, to + c);
 }
 
 /** Computes all channels of one pixel of the result. to: index of its first channel. */
@@ -320,7 +353,10 @@ VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int6
                 S(line_of_windows)(kind, job, &c, d, h, row * a[2].out * n);
             continue;
         }
-        for (int64_t o = 0; o < a[2].out; o++)
+        for (int64_t o = 0; job->in_order && o < a[2].out; o++)
+            S(largest_in_order)(kind, job, plane, d, h, window_of(&a[2], o), c.best, (T *)c.rows,
+                                (row * a[2].out + o) * n);
+        for (int64_t o = 0; !job->in_order && o < a[2].out; o++)
             S(largest_of_pixel)(kind, job, plane, d, h, window_of(&a[2], o),
                                 (row * a[2].out + o) * n);
     }

@@ -49,6 +49,7 @@ typedef struct resample_job {
     table axis[3];
     double factor;            /* ts_resampling.factor */
     bool last;                /* channels-last */
+    bool large;               /* x has at least TS_LARGE_IMAGE bytes */
     ts_slots *slots;          /* scratch rows of threads */
 } resample_job;
 
@@ -493,7 +494,8 @@ static ts_status resample(ts_frame *f)
     const ts_tensor *x = f->args[0].t, *y = f->rets[0].t;
     resample_job job = {.x = x->data, .y = y->data, .planes = r.planes, .channels = 1,
                         .factor = r.factor,
-                        .last = ts_is_last_image(&r, x) && ts_is_last_image(&r, y)};
+                        .last = ts_is_last_image(&r, x) && ts_is_last_image(&r, y),
+                        .large = x->numel * ts_dtype_sizes[x->dtype] >= TS_LARGE_IMAGE};
     if (!x->numel && !y->numel)
         return TS_OK;
     if (job.last) {
