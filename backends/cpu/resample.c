@@ -472,13 +472,14 @@ static ts_status run_tables(ts_frame *f, resample_job *job, const ts_resampling 
     return status;
 }
 
-/** True if an adaptive pool averages each plane of f32 or f64 to one element, and the planes are
- *  contiguous. */
+/** True if an adaptive pool averages each plane of several f32 or f64 to one element, and the planes
+ *  are contiguous. */
 static bool averages_planes(const ts_frame *f, const ts_resampling *r, const resample_job *job)
 {
     bool wide = f->plan->compute == TS_F64 || f->plan->compute == TS_F32;
     return f->op == TS_OP_adaptive_avg_pool && wide && !job->last && f->args[0].t->numel &&
-           r->axis[0].out == 1 && r->axis[1].out == 1 && r->axis[2].out == 1;
+           r->axis[0].out == 1 && r->axis[1].out == 1 && r->axis[2].out == 1 &&
+           r->axis[0].in * r->axis[1].in * r->axis[2].in > 1;
 }
 
 static void average_planes(const ts_frame *f, const ts_resampling *r, const resample_job *of)
