@@ -368,8 +368,9 @@ typedef struct transposition {
 } transposition;
 
 /** Tasks: strips of STRIP rows of the destination, over all other dims. */
-enum { STRIP = 16, PICKED = 4, PICKED_ROW = 64, /* fewest elements of a row of pick_8() */
-       FEW = 32 /* most elements of a plane for which a transposition costs more than a shuffle */ };
+enum { STRIP = 16,
+       PICKED = 4, PICKED_ROW = 64, /* pick_8(): most elements apart, fewest elements of a row */
+       FEW = 32 }; /* most elements of a plane that a shuffle copies faster */
 static void transpose_strips(void *ctx, int64_t begin, int64_t end)
 {
     const transposition *t = ctx;

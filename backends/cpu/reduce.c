@@ -9,8 +9,8 @@
  *   inner pass   the elements of a result form runs; vectors run along the elements
  *   outer pass   adjacent results are contiguous (column sums); vectors run across results; narrow
  *                parts are first copied side by side
- *   transposed   results of few elements that form no lines: a tile is transposed into columns of an
- *                outer pass
+ *   transposed   results of few elements that form no lines: a tile is transposed into columns of
+ *                an outer pass
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/reduction.h"
@@ -56,8 +56,9 @@ typedef struct transposed_job {
 
 /* ---------------------------------------------------------------------- passes ------------ */
 
-/** True if each result of a pass is the fold of one dense row of at least a line, which an inner pass
- *  folds faster than a transposed one; exponentials have no fast inner pass for short rows. */
+/** True if each result of a pass is the fold of one dense row of at least a line, which an inner
+ *  pass folds faster than a transposed one. An inner pass of short rows of
+ *  exponentials is slow. */
 static bool has_lines(const reduction *r, fold how, bool wide)
 {
     int64_t item = wide ? 8 : 4;

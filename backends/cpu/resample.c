@@ -472,8 +472,8 @@ static ts_status run_tables(ts_frame *f, resample_job *job, const ts_resampling 
     return status;
 }
 
-/** True if an adaptive pool averages each plane of several f32 or f64 to one element, and the planes
- *  are contiguous. */
+/** True if an adaptive pool averages each plane of several f32 or f64 to one element, and the
+ *  planes are contiguous. */
 static bool averages_planes(const ts_frame *f, const ts_resampling *r, const resample_job *job)
 {
     bool wide = f->plan->compute == TS_F64 || f->plan->compute == TS_F32;

@@ -307,8 +307,8 @@ TS_TEST(transposes_of_planes_with_few_columns)
             TS_SCOPE;
             int64_t n = rows[i % 7], step = columns + i / 28, plane = n * columns;
             size_t item = ts_dtype_size(dtypes[i / 7 % 4]);
-            ts_tensor *x = ts_to(ts_arange(0, (double)(3 * n * step), 1, TS_F64), dtypes[i / 7 % 4]);
-            x = ts_view(x, TS_SIZES(3, n, step));
+            ts_tensor *x = ts_arange(0, (double)(3 * n * step), 1, TS_F64);
+            x = ts_view(ts_to(x, dtypes[i / 7 % 4]), TS_SIZES(3, n, step));
             ts_tensor *y = ts_contiguous(ts_transpose(ts_slice(x, 2, 0, columns, 1), 1, 2));
             ck_assert_ptr_nonnull(y);
             const char *from = ts_data(x), *to = ts_data(y);
