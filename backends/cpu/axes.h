@@ -6,6 +6,10 @@
 #include "core/tensor.h"
 #include "include/tessera/kernel.h"
 
+/* An image of this many bytes is in memory, not in a cache, and processors prefetch its pixels if a
+ * loop reads them in order. */
+#define TS_LARGE_IMAGE ((int64_t)16 << 20)
+
 /** True if the dim has size 1 in the argument and in the result. */
 TS_INLINE bool ts_axis_is_one(const ts_axis *a) { return a->in == 1 && a->out == 1; }
 

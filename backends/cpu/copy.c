@@ -368,7 +368,9 @@ typedef struct transposition {
 } transposition;
 
 /** Tasks: strips of STRIP rows of the destination, over all other dims. */
-enum { STRIP = 16 };
+enum { STRIP = 16,
+       PICKED = 4, PICKED_ROW = 64, /* pick_8(): most elements apart, fewest elements of a row */
+       FEW = 32 }; /* most elements of a plane that a shuffle copies faster */
 static void transpose_strips(void *ctx, int64_t begin, int64_t end)
 {
     const transposition *t = ctx;
@@ -390,6 +392,28 @@ typedef struct shuffle {
     int64_t from[512]; /* distance of each element from the block's first in the source, in bytes */
 } shuffle;
 
+/* Gathers elements that are 2 to PICKED elements apart; compilers shuffle vectors for constants. */
+#define PICK(T, name)                                                                             \
+    static void name(char *const *d, const int64_t *s, int64_t n, const void *params)             \
+    {                                                                                             \
+        T *to = (T *)d[0];                                                                        \
+        const T *from = (const T *)d[1];                                                          \
+        (void)params;                                                                             \
+        switch (s[1] / (int64_t)sizeof(T)) {                                                      \
+        case 2: PICK_STEP(2) break;                                                               \
+        case 3: PICK_STEP(3) break;                                                               \
+        default: PICK_STEP(4)                                                                     \
+        }                                                                                         \
+    }
+#define PICK_STEP(step)                                                                           \
+    TS_INDEPENDENT                                                                                \
+    for (int64_t i = 0; i < n; i++)                                                               \
+        to[i] = from[i * step];
+PICK(uint8_t, pick_8)
+PICK(uint16_t, pick_16)
+PICK(uint32_t, pick_32)
+PICK(uint64_t, pick_64)
+
 /* The loop of one block of `count` elements per step. */
 #define SHUFFLE(T, name)                                                                          \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)             \
@@ -400,7 +424,7 @@ typedef struct shuffle {
             T *to = (T *)(d[0] + k * s[0]);                                                       \
             const char *from = d[1] + k * s[1];                                                   \
             TS_INDEPENDENT                                                                        \
-            for (int64_t i = 0; i < count; i++)                                                   \
+            TS_UNROLL(8) for (int64_t i = 0; i < count; i++)                                      \
                 to[i] = *(const T *)(from + f->from[i]);                                          \
         }                                                                                         \
     }
@@ -451,6 +475,7 @@ static bool shuffle_blocks(const ts_iter *it, int item)
 static void move(ts_iter *it, int item)
 {
     static const ts_loop moves[9] = {[1] = move_8, [2] = move_16, [4] = move_32, [8] = move_64};
+    static const ts_loop picks[9] = {[1] = pick_8, [2] = pick_16, [4] = pick_32, [8] = pick_64};
     bool to = it->strides[0][0] == item, from = it->strides[0][1] == item;
     if (TS_LIKELY(it->ndim == 1 && to && from)) {
         int64_t bytes = it->numel * item;
@@ -469,7 +494,13 @@ static void move(ts_iter *it, int item)
     for (int d = 1; to && !same && d < it->ndim; d++) {
         if (it->strides[d][1] != item)
             continue;
-        if (ts_min64(it->sizes[0], it->sizes[d]) < 4 && shuffle_blocks(it, item))
+        int64_t step = it->strides[0][1] / item;
+        if (it->sizes[d] < 4 && it->sizes[0] >= PICKED_ROW && step > 1 && step <= PICKED) {
+            ts_cpu_run_each(it, picks[item], NULL, 2);
+            return;
+        }
+        bool few = ts_min64(it->sizes[0], it->sizes[d]) < 4 || it->sizes[0] * it->sizes[d] <= FEW;
+        if (few && shuffle_blocks(it, item))
             return;
         transposition t = {it, d};
         int64_t strips =

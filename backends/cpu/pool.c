@@ -30,6 +30,7 @@ typedef struct pool_job {
     int64_t planes, channels; /* channels-last: samples and channels; else all planes and 1 */
     ts_axis axis[3];
     bool last;              /* channels-last */
+    bool in_order;          /* forward: the pixels of a window are read in the order of memory */
     int64_t block;          /* backward: channels per task */
     int64_t size, out;      /* elements of a plane of the forward op's argument and result */
     ts_slots *slots;        /* scratch memory */
@@ -183,6 +184,9 @@ static ts_status max_pool(ts_frame *f)
     const ts_axis *a = job.axis;
     bool wide = f->plan->compute == TS_F64;
     int64_t lanes = wide ? VD_LANES : VF_LANES, item = wide ? 8 : 4, n = job.channels;
+    /* pixels that windows share are rather kept in the L1 cache */
+    job.in_order = n > PIXEL_VECTORS * lanes && stride_of(&a[2]) >= kernel_of(&a[2]) &&
+                   x->numel * ts_dtype_sizes[x->dtype] >= TS_LARGE_IMAGE;
     int64_t rows = job.planes * a[0].out * a[1].out, cost = 4 * (a[2].in + a[2].out) * n;
     ts_slots slots;
     if (rows <= 0)

@@ -99,14 +99,22 @@ TS_INLINE bool S(comes_first)(S(maximum) x, S(maximum) best)
                : !had && (x.value > best.value || (x.value == best.value && !later));
 }
 
-/** The largest of the columns of window w, for the channel at best[0]. */
-VEC_FN S(maximum) S(largest_of_few)(const T *best, const INDEX *rows, window w, int64_t channels)
+/** Columns of a line: the maximum of each column, and its row. If rows is NULL, each column has one
+ * element, in row `row`. */
+typedef struct S(line_columns) {
+    const T *best;
+    const INDEX *rows;
+    INDEX row;
+} S(line_columns);
+
+/** The largest of the columns of window w, for channel `channel`. */
+VEC_FN S(maximum) S(largest_of_few)(S(line_columns) l, window w, int64_t channels, int64_t channel)
 {
-    int64_t i = w.first * channels;
-    S(maximum) y = {best[i], rows[i], w.first};
+    int64_t i = w.first * channels + channel;
+    S(maximum) y = {l.best[i], l.rows ? l.rows[i] : l.row, w.first};
     for (int64_t k = 1; k < w.count; k++) {
-        i = (w.first + k * w.step) * channels;
-        S(maximum) x = {best[i], rows[i], w.first + k * w.step};
+        i = (w.first + k * w.step) * channels + channel;
+        S(maximum) x = {l.best[i], l.rows ? l.rows[i] : l.row, w.first + k * w.step};
         if (S(comes_first)(x, y))
             y = x;
     }
@@ -115,25 +123,26 @@ VEC_FN S(maximum) S(largest_of_few)(const T *best, const INDEX *rows, window w, 
 
 /** The largest of the columns of window w, whose step is 1, for each of at most LANES channels. The
  * window has at least LANES columns. Lanes hold different columns, which are compared last. */
-VEC_FN void S(largest_of_many)(const T *best, const INDEX *rows, window w, int64_t channels,
-                               S(maximum) *y)
+VEC_FN void S(largest_of_many)(S(line_columns) l, window w, int64_t channels, S(maximum) *y)
 {
     int64_t apart = LANES / channels, all = w.count * channels;
     INDEX own[LANES], row_lanes[LANES], column_lanes[LANES];
     T lanes[LANES];
     for (int i = 0; i < LANES; i++)
         own[i] = (INDEX)(w.first + i / channels);
-    best += w.first * channels;
-    rows += w.first * channels;
-    V most = F(load)(best), row, column;
-    memcpy(&row, rows, sizeof row);
+    const T *best = l.best + w.first * channels;
+    const INDEX *rows = l.rows ? l.rows + w.first * channels : NULL;
+    V most = F(load)(best), row = S(index_vector)(l.row), column;
+    if (rows)
+        memcpy(&row, rows, sizeof row);
     memcpy(&column, own, sizeof column);
     V next = column;
     for (int64_t i = apart * channels; i < all; i += apart * channels) {
-        V x = S(load_some)(best + i, all - i, most), r;
-        memcpy(&r, rows + i, sizeof r); /* `rows` ends with whole vectors */
+        V x = S(load_some)(best + i, all - i, most), r = row;
+        if (rows)
+            memcpy(&r, rows + i, sizeof r); /* `rows` ends with whole vectors */
         next = (V)((INDICES)next + (INDEX)apart);
-        VM m = M(and)(S(column_replaces)(x, r, most, row),
+        VM m = M(and)(rows ? S(column_replaces)(x, r, most, row) : S(replaces)(x, most),
                       M(first_n)(ts_min64(all - i, LANES)));
         most = F(select)(m, x, most);
         row = F(select)(m, r, row);
@@ -142,6 +151,16 @@ VEC_FN void S(largest_of_many)(const T *best, const INDEX *rows, window w, int64
     F(store)(lanes, most);
     memcpy(row_lanes, &row, sizeof row);
     memcpy(column_lanes, &column, sizeof column);
+    if (channels == 1 && !M(any)(F(ne)(most, most))) { /* loops without branches */
+        T top = F(hmax_fast)(most);
+        INDEX r = INDEX_MOST, c = INDEX_MOST;
+        for (int i = 0; i < LANES; i++)
+            r = lanes[i] == top && row_lanes[i] < r ? row_lanes[i] : r;
+        for (int i = 0; i < LANES; i++)
+            c = lanes[i] == top && row_lanes[i] == r && column_lanes[i] < c ? column_lanes[i] : c;
+        *y = (S(maximum)){best[c - w.first], r, c};
+        return;
+    }
     for (int64_t i = 0; i < apart * channels; i++) {
         S(maximum) x = {lanes[i], row_lanes[i], column_lanes[i]};
         if (i < channels || S(comes_first)(x, y[i % channels]))
@@ -207,25 +226,39 @@ VEC_FN void S(line_of_windows)(ts_dtype kind, const pool_job *job, const S(colum
 }
 
 /** Computes a line of the result, window by window. */
-VEC_FN void S(line_by_window)(ts_dtype kind, const pool_job *job, const S(columns) *c, window d,
+VEC_FN void S(line_by_window)(ts_dtype kind, const pool_job *job, S(line_columns) l, window d,
                               window h, int64_t to)
 {
     const ts_axis *a = &job->axis[2];
-    int64_t channels = job->channels, pad = padding_of(a) * channels;
+    int64_t channels = job->channels;
     for (int64_t o = 0; o < a->out; o++) {
         S(maximum) y[LANES];
         window w = window_of(a, o);
         if (w.step == 1 && w.count >= LANES)
-            S(largest_of_many)(c->best + pad, c->rows + pad, w, channels, y);
+            S(largest_of_many)(l, w, channels, y);
         for (int64_t i = 0; i < channels; i++, to++) {
             if (w.step != 1 || w.count < LANES)
-                y[i] = S(largest_of_few)(c->best + pad + i, c->rows + pad + i, w, channels);
+                y[i] = S(largest_of_few)(l, w, channels, i);
             T value = w.count ? y[i].value : -(T)INFINITY;
             S(set)(kind, job->y, to, F(set1)(value), 1);
             store_maximum(job, to, d, h, y[i].row, y[i].column,
                           w.skipped + (y[i].column - w.first) / w.step);
         }
     }
+}
+
+/** Stores LANES or, if fewer, `left` channels of a pixel of the result: maxima and their indices or
+ * taps. to: index of the first in the result. */
+VEC_FN void S(store_largest)(ts_dtype kind, const pool_job *job, V most, V at, int64_t left,
+                             int64_t to)
+{
+    INDEX indices[LANES];
+    S(set)(kind, job->y, to, most, left);
+    memcpy(indices, &at, sizeof at);
+    for (int k = 0; job->indices && k < LANES && k < left; k++)
+        job->indices[to + k] = indices[k];
+    for (int k = 0; job->taps && k < LANES && k < left; k++)
+        job->taps[to + k] = (uint8_t)indices[k];
 }
 
 /** Computes `vectors` vectors of channels, starting at channel c, of one pixel of the result. A
@@ -256,18 +289,37 @@ VEC_FN void S(largest_of_channels)(ts_dtype kind, const pool_job *job, int64_t p
                     at[v] = F(select)(m, here, at[v]);
                 }
             }
-    for (int v = 0; v < vectors; v++, to += LANES) {
-        S(set)(kind, job->y, to, most[v], left);
-        if (!job->indices && !taps)
-            continue;
-        INDEX indices[LANES];
-        memcpy(indices, &at[v], sizeof at[v]);
-        for (int k = 0; k < LANES && k < left; k++)
-            if (taps)
-                job->taps[to + k] = (uint8_t)indices[k];
-            else
-                job->indices[to + k] = indices[k];
+    for (int v = 0; v < vectors; v++)
+        S(store_largest)(kind, job, most[v], at[v], left, to + v * LANES);
+}
+
+/** Computes all channels of one pixel of the result as largest_of_channels() does, but reads the
+ * pixels of the argument in the order of memory. best, rows: room for all channels. */
+VEC_FN void S(largest_in_order)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
+                                window h, window w, T *best, T *rows, int64_t to)
+{
+    const ts_axis *a = job->axis;
+    int64_t n = job->channels, first = (d.first * a[1].in + h.first) * a[2].in + w.first;
+    V at = S(index_vector)(job->taps ? tap_of(a, d, h, w, 0, 0, 0) : first);
+    for (int64_t c = 0; c < n; c += LANES) {
+        F(store)(best + c, F(set1)(-(T)INFINITY));
+        F(store)(rows + c, at);
     }
+    for (int64_t i = 0; i < d.count; i++)
+        for (int64_t j = 0; j < h.count; j++)
+            for (int64_t k = 0; k < w.count; k++) {
+                int64_t index = first + (i * d.step * a[1].in + j * h.step) * a[2].in + k * w.step,
+                        from = (plane * job->size + index) * n;
+                V here = S(index_vector)(job->taps ? tap_of(a, d, h, w, i, j, k) : index);
+                for (int64_t c = 0; c < n; c += LANES) {
+                    V x = S(get)(kind, job->x, from + c, n - c), most = F(load)(best + c);
+                    VM m = S(replaces)(x, most);
+                    F(store)(best + c, F(select)(m, x, most));
+                    F(store)(rows + c, F(select)(m, here, F(load)(rows + c)));
+                }
+            }
+    for (int64_t c = 0; c < n; c += LANES)
+        S(store_largest)(kind, job, F(load)(best + c), F(load)(rows + c), n - c, to + c);
 }
 
 /** Computes all channels of one pixel of the result. to: index of its first channel. */
@@ -312,15 +364,27 @@ VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int6
         int64_t rest = row / a[1].out, plane = rest / a[0].out;
         window d = window_of(&a[0], rest % a[0].out), h = window_of(&a[1], row % a[1].out);
         if (!pixels) {
+            bool direct = by_window && d.count * h.count == 1 && sizeof(T) == ts_dtype_sizes[kind];
+            if (direct) {
+                INDEX at = (INDEX)(d.first * a[1].in + h.first);
+                const T *x = (const T *)job->x + (plane * a[0].in * a[1].in + at) * line;
+                S(line_by_window)(kind, job, (S(line_columns)){x, NULL, at}, d, h,
+                                  row * a[2].out * n);
+                continue;
+            }
             S(largest_of_columns)(kind, job, plane, d, h, c.best + pad, c.rows + pad);
             S(pad_columns)(&c, pad + line, capacity);
             if (by_window)
-                S(line_by_window)(kind, job, &c, d, h, row * a[2].out * n);
+                S(line_by_window)(kind, job, (S(line_columns)){c.best + pad, c.rows + pad, 0}, d, h,
+                                  row * a[2].out * n);
             else
                 S(line_of_windows)(kind, job, &c, d, h, row * a[2].out * n);
             continue;
         }
-        for (int64_t o = 0; o < a[2].out; o++)
+        for (int64_t o = 0; job->in_order && o < a[2].out; o++)
+            S(largest_in_order)(kind, job, plane, d, h, window_of(&a[2], o), c.best, (T *)c.rows,
+                                (row * a[2].out + o) * n);
+        for (int64_t o = 0; !job->in_order && o < a[2].out; o++)
             S(largest_of_pixel)(kind, job, plane, d, h, window_of(&a[2], o),
                                 (row * a[2].out + o) * n);
     }

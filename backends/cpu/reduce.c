@@ -9,7 +9,8 @@
  *   inner pass   the elements of a result form runs; vectors run along the elements
  *   outer pass   adjacent results are contiguous (column sums); vectors run across results; narrow
  *                parts are first copied side by side
- *   transposed   results of few elements: a tile is transposed into columns of an outer pass
+ *   transposed   results of few elements that form no lines: a tile is transposed into columns of
+ *                an outer pass
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/reduction.h"
@@ -55,8 +56,18 @@ typedef struct transposed_job {
 
 /* ---------------------------------------------------------------------- passes ------------ */
 
-/** Divides a pass into parts, which depend on the shape alone. */
-static void plan_parts(reduction *r)
+/** True if each result of a pass is the fold of one dense row of at least a line, which an inner
+ *  pass folds faster than a transposed one. An inner pass of short rows of
+ *  exponentials is slow. */
+static bool has_lines(const reduction *r, fold how, bool wide)
+{
+    int64_t item = wide ? 8 : 4;
+    return how != FOLD_EXP && r->reduced == 1 && r->steps[0] == (r->widen ? 2 : item) &&
+           r->length >= LINE_BYTES / item;
+}
+
+/** Divides a pass into parts, which depend on the shape, the dtype and the fold alone. */
+static void plan_parts(reduction *r, fold how, bool wide)
 {
     r->transposed = 0;
     if (r->width) {
@@ -64,7 +75,7 @@ static void plan_parts(reduction *r)
         r->tiles = ts_ceil_div(r->width, TILE);
         return;
     }
-    if (r->length <= TS_SHORT_ROW && r->results >= TS_FEW_ROWS) {
+    if (r->length <= TS_SHORT_ROW && r->results >= TS_FEW_ROWS && !has_lines(r, how, wide)) {
         r->parts = 1;
         r->transposed = ts_min64(TILE, TRANSPOSED / r->length);
         return;
@@ -145,7 +156,7 @@ static void join_parts(reduction *r, fold how, bool wide, char *from, char *to, 
 {
     do {
         plan_next(r, from, wide ? 8 : 4);
-        plan_parts(r);
+        plan_parts(r, fold_of_parts(how), wide);
         r->out = r->parts == 1 ? results : to;
         run_pass(r, fold_of_parts(how), wide);
         char *swap = from;
@@ -167,7 +178,7 @@ static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold
     reduction r;
     plan_first(&r, t, mask);
     transpose_narrow(&r, ts_dtype_sizes[t->dtype]);
-    plan_parts(&r);
+    plan_parts(&r, how, wide);
     r.x = t->data;
     r.params = params;
     r.out = results;
@@ -254,7 +265,7 @@ static ts_status reduce_pieces(ts_frame *f, fold how, finish last)
     void *result = f->rets[0].t->data;
     reduction r;
     plan_first(&r, t, f->plan->reduced);
-    plan_parts(&r);
+    plan_parts(&r, how, wide);
     r.params = NULL;
     if (share->data) {
         r.x = (const char *)((uintptr_t)share->data - (uintptr_t)(share->first * RUN_BLOCK * item));

@@ -66,8 +66,15 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
     /* short runs are gathered and folded as one run */
     bool gather = r->widen || step != sizeof(T) ||
                   (r->all_runs > 1 && r->sizes[0] < S(LINE) * LEAF_LINES);
-    bool lone = !gather && how != FOLD_EXP && r->parts == 1 && r->all_runs == 1;
     T block[TERMS]; /* a whole number of leaves, so that blocks do not change the order of a fold */
+    if (!gather && how != FOLD_EXP && r->parts == 1 && r->all_runs == 1) {
+        for (int64_t task = begin; task < end; task++, walker_next(&kept)) {
+            const T *x = (const T *)(r->x + kept.offset);
+            ((T *)r->out)[task] = S(row_fold)(how, x, x, r->sizes[0],
+                                              r->params ? ((const T *)r->params)[task] : 0);
+        }
+        return;
+    }
     for (int64_t task = begin; task < end; task++) {
         T p = r->params ? ((const T *)r->params)[task / r->parts] : 0;
         int64_t from = part % r->pieces * RUN_BLOCK, n = ts_min64(RUN_BLOCK, r->sizes[0] - from);
@@ -75,11 +82,6 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
         walker run = walker_at(r->reduced - 1, r->sizes + 1, r->steps + 1, first);
         const char *x = r->x + kept.offset + from * step;
         int64_t held = 0;
-        if (lone) {
-            ((T *)r->out)[task] = S(row_fold)(how, (const T *)x, (const T *)x, n, p);
-            walker_next(&kept);
-            continue;
-        }
         S(cascade) c;
         c.leaves = 0;
         for (int64_t i = first, together; i < last; i += together, walker_move(&run, together)) {

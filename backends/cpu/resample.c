@@ -49,6 +49,7 @@ typedef struct resample_job {
     table axis[3];
     double factor;            /* ts_resampling.factor */
     bool last;                /* channels-last */
+    bool large;               /* x has at least TS_LARGE_IMAGE bytes */
     ts_slots *slots;          /* scratch rows of threads */
 } resample_job;
 
@@ -471,13 +472,14 @@ static ts_status run_tables(ts_frame *f, resample_job *job, const ts_resampling 
     return status;
 }
 
-/** True if an adaptive pool averages each plane of f32 or f64 to one element, and the planes are
- *  contiguous. */
+/** True if an adaptive pool averages each plane of several f32 or f64 to one element, and the
+ *  planes are contiguous. */
 static bool averages_planes(const ts_frame *f, const ts_resampling *r, const resample_job *job)
 {
     bool wide = f->plan->compute == TS_F64 || f->plan->compute == TS_F32;
     return f->op == TS_OP_adaptive_avg_pool && wide && !job->last && f->args[0].t->numel &&
-           r->axis[0].out == 1 && r->axis[1].out == 1 && r->axis[2].out == 1;
+           r->axis[0].out == 1 && r->axis[1].out == 1 && r->axis[2].out == 1 &&
+           r->axis[0].in * r->axis[1].in * r->axis[2].in > 1;
 }
 
 static void average_planes(const ts_frame *f, const ts_resampling *r, const resample_job *of)
@@ -493,7 +495,8 @@ static ts_status resample(ts_frame *f)
     const ts_tensor *x = f->args[0].t, *y = f->rets[0].t;
     resample_job job = {.x = x->data, .y = y->data, .planes = r.planes, .channels = 1,
                         .factor = r.factor,
-                        .last = ts_is_last_image(&r, x) && ts_is_last_image(&r, y)};
+                        .last = ts_is_last_image(&r, x) && ts_is_last_image(&r, y),
+                        .large = x->numel * ts_dtype_sizes[x->dtype] >= TS_LARGE_IMAGE};
     if (!x->numel && !y->numel)
         return TS_OK;
     if (job.last) {

@@ -180,7 +180,7 @@ VEC_FN void S(combine_pixel)(ts_dtype kind, const resample_job *job, const S(row
         S(set)(kind, job->y, to + v * LANES, sum[v], left);
 }
 
-/** Computes all channels of pixel o as combine_pixel() does, for many taps: reads the pixels of the
+/** Computes all channels of pixel o as combine_pixel() does: reads the pixels of the
  * argument in the order of memory, and adds them to the sums of up to SUMMED_CHANNELS channels in
  * acc. */
 VEC_FN void S(combine_window)(ts_dtype kind, const resample_job *job, const S(row_taps) *t,
@@ -218,6 +218,17 @@ VEC_FN int64_t S(window_size)(const resample_job *job, const S(row_taps) *t, int
            (t->height->begin[t->h + 1] - t->height->begin[t->h]) * (w->begin[o + 1] - w->begin[o]);
 }
 
+/** True if combine_window() is faster for pixel o: it has many taps, or its pixels come from memory
+ * and are not read by the next pixel, and processors prefetch whole pixels in order. */
+VEC_FN bool S(is_in_order)(const resample_job *job, const S(row_taps) *t, int64_t o)
+{
+    const table *w = &job->axis[2];
+    int32_t k = w->begin[o + 1];
+    return S(window_size)(job, t, o) >= MANY_TAPS ||
+           (job->large && job->channels > PIXEL_VECTORS * LANES && k > 0 &&
+            (o + 1 == w->out || w->index[k] > w->index[k - 1]));
+}
+
 /** True if rows a and b of a table have the same taps; false if there are more than two. */
 VEC_FN bool S(same_taps)(const table *t, int64_t a, int64_t b)
 {
@@ -251,7 +262,7 @@ VEC_FN void S(resample_range)(ts_dtype kind, const resample_job *job, int64_t be
         if (job->last) {
             for (int64_t o = 0; o < width->out; o++) {
                 int64_t at = to + o * n, c = 0;
-                if (S(window_size)(job, &t, o) >= MANY_TAPS) {
+                if (S(is_in_order)(job, &t, o)) {
                     S(combine_window)(kind, job, &t, at, o, acc);
                     continue;
                 }

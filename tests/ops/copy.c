@@ -296,3 +296,26 @@ TS_TEST(a_cast_whose_bytes_overflow_is_refused, .loop = 2)
     ck_assert_int_eq(ts_compiled_call(compiled, &x, 1, &y, 1), TS_ERR_SHAPE);
     ts_compiled_free(compiled);
 }
+
+/* Rows of elements that are a few elements apart, and small planes, in the source. */
+TS_TEST(transposes_of_planes_with_few_columns)
+{
+    static const ts_dtype dtypes[] = {TS_U8, TS_BF16, TS_F32, TS_F64};
+    static const int64_t rows[] = {4, 7, 63, 64, 65, 200, 515};
+    for (int i = 0; i < 4 * 7 * 3; i++)
+        for (int64_t columns = 2; columns <= 8; columns++) {
+            TS_SCOPE;
+            int64_t n = rows[i % 7], step = columns + i / 28, plane = n * columns;
+            size_t item = ts_dtype_size(dtypes[i / 7 % 4]);
+            ts_tensor *x = ts_arange(0, (double)(3 * n * step), 1, TS_F64);
+            x = ts_view(ts_to(x, dtypes[i / 7 % 4]), TS_SIZES(3, n, step));
+            ts_tensor *y = ts_contiguous(ts_transpose(ts_slice(x, 2, 0, columns, 1), 1, 2));
+            ck_assert_ptr_nonnull(y);
+            const char *from = ts_data(x), *to = ts_data(y);
+            for (int64_t k = 0; k < 3 * plane; k++) {
+                int64_t row = k % n, column = k / n % columns, at = k / plane * n + row;
+                ck_assert_mem_eq(to + (size_t)k * item,
+                                 from + (size_t)(at * step + column) * item, item);
+            }
+        }
+}

@@ -205,6 +205,31 @@ TS_TEST(maxima_of_short_rows_have_the_same_indices_in_both_layouts)
     }
 }
 
+/* Pixels of large channels-last images are read in another order than those of small ones. */
+TS_TEST(pools_of_large_images_equal_those_of_each_sample)
+{
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16};
+    uint64_t state = seed();
+    for (int i = 0; i < 4; i++) {
+        TS_SCOPE;
+        int64_t c = drawn(&state, 65, 300), h = drawn(&state, 20, 40), w = drawn(&state, 20, 40),
+                kernel = drawn(&state, 2, 3), n = (8 << 20) / (c * h * w) + 2;
+        ts_tensor *x = last_of(ts_to(ts_round(ts_normal(TS_SIZES(n, c, h, w), 0, 2, TS_F32)),
+                                     dtypes[i]));
+        ts_pool_opts *opts = POOL(.kernel = {2, kernel}, .stride = {2, kernel}, .padding = {1, 1});
+        ts_tensor *places, *y = ts_max_pool2d(x, opts, &places), *mean = ts_avg_pool2d(x, opts);
+        OK(y);
+        OK(mean);
+        for (int64_t k = 0; k < n; k += n - 1) {
+            ts_tensor *one = ts_slice(x, 0, k, k + 1, 1), *at_one,
+                      *y_one = ts_max_pool2d(one, opts, &at_one);
+            assert_close(ts_slice(y, 0, k, k + 1, 1), y_one, 0);
+            assert_close(ts_slice(places, 0, k, k + 1, 1), at_one, 0);
+            assert_close(ts_slice(mean, 0, k, k + 1, 1), ts_avg_pool2d(one, opts), 0);
+        }
+    }
+}
+
 /** Result of op for lines x (N, C, L), and the gradient of x for weights that depend only on the
  * position. to: length of resized lines. */
 static ts_tensor *run_lines(int op, ts_tensor *x, int64_t to, int64_t kernel, ts_tensor **dx)
