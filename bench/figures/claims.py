@@ -151,17 +151,11 @@ def gpu_products():
                   GPU)
 
 
-def gpu_convolutions():
-    """Forward and both gradients of convolutions, in bf16 and f16."""
-    rows = []
-    for name, kind, dtypes in (
-            ("convolution-{}.tsv", "of ResNet-50 and a U-Net", "bf16"),
-            ("convolution-drawn-{}.tsv", "of drawn layers", "bf16, f16")):
-        file = recorded(name)
-        peer = f"PyTorch {file.head['torch'].split('+')[0]}, cuDNN's benchmark mode"
-        rows += spread(("convolutions", "convolution", f" {kind}", dtypes), file, file.rows,
-                       lambda row: speed(row, "cudnn_us"), peer, GPU)
-    return rows
+def vectors_of(file):
+    """The instruction set that the command of a file selects, else the machine's."""
+    chosen = re.search(r"TS_ISA=avx(\w+)", file.head["command"])
+    return ({"2": "AVX2", "512": "AVX-512"}[chosen[1]] if chosen
+            else re.search(r"\((AVX[^)]*)\)", file.head["machine"])[1])
 
 
 def drawn_calls(name, operators, peer, machine):
@@ -169,9 +163,9 @@ def drawn_calls(name, operators, peer, machine):
     percentile and slowest call."""
     file, lines = recorded(name), []
     rows = [row for row in file.rows if row["peer_us"] != "-"]
-    vectors = re.search(r"\((AVX[^)]*)\)", file.head["machine"]) if machine == CPU else None
+    vectors = vectors_of(file) if machine == CPU else None
     for threads in sorted({row["threads"] for row in rows}):
-        of = f", {vectors[1]}, {threads} thread{'s' * (threads > '1')}" if vectors else ""
+        of = f", {vectors}, {threads} thread{'s' * (threads > '1')}" if vectors else ""
         for size, large in (("of 1 MB and more", True), ("below 1 MB", False)):
             speeds = [speed(row) for row in rows if row["threads"] == threads
                       and (int(row["bytes"]) >= MEGABYTE) == large]
@@ -187,12 +181,17 @@ def drawn_calls(name, operators, peer, machine):
 def drawn(machine):
     """Drawn calls on one machine, from each file with some."""
     if machine == GPU:
-        return (drawn_calls("drawn-{}.tsv", "all operators on CUDA", "eager", GPU)
-                + drawn_calls("drawn-compiled-{}.tsv", "all operators on CUDA",
-                              "eager or compiled", GPU))
+        return drawn_calls("drawn-{}.tsv", "all operators on CUDA", "eager", GPU)
     files = sorted(path.name for path in RESULTS.glob("sweep-*-epyc.tsv"))
     return [row for name in files for row in drawn_calls(name, "all operators", "eager", CPU)
             ] + drawn_calls("images-drawn-epyc.tsv", "image operators", "eager", CPU)
+
+
+def drawn_compiled():
+    """Drawn calls on a GPU, of which both sides may compile: a table of docs/compile.md."""
+    return table(("drawn calls", "speed", "peer"), [
+        (shape, f"{value} {unit}", peer) for _, unit, value, peer, shape, _, _ in
+        drawn_calls("drawn-compiled-{}.tsv", "all operators", "eager or compiled", GPU)])
 
 
 def unet_rates():
@@ -276,14 +275,6 @@ def samples():
         f"{int(total):,}", str(found["failed"]), found["verdict"])])
 
 
-def launch():
-    record = Record()
-    rows = record.data["launch"]["rows"]
-    return ("`ts_add` of one element on CUDA, host time", "ns",
-            f"{rows['add_1']['median_ns']:,}",
-            f"launch by hand, `<<<>>>`: {rows['raw launch']['median_ns']:,}", "1, f32", GPU, record)
-
-
 def claims():
     """Every row of the page's table: claim, unit, figure, peer, shape, machine, file."""
     rows = [
@@ -321,10 +312,10 @@ def claims():
                op="training step", shape="small"),
         kernel("training step of GPT-2 124M, autocast bf16", "B 8, T 1024", 1e3, "ms",
                op="training step", shape="GPT-2 124M"),
-        *gpt_steps(), *unet_rates(), *gpu_convolutions(),
+        *gpt_steps(), *unet_rates(),
         rate("attention_hd128_causal", "attention"),
         rate("attention_backward_hd128_causal", "attention, backward"),
-        *over_cudnn(False, "forward"), *over_cudnn(True, "backward"), *drawn(GPU), launch()]
+        *over_cudnn(False, "forward"), *over_cudnn(True, "backward"), *drawn(GPU)]
     return rows
 
 

@@ -75,12 +75,12 @@ class Tables(Folder):
                 "| cos, cos | 16 f32 | 1.0 | 2.0 | 3.0 | 4.0 |",
                 "| drawn 1, 2 calls with a sine | 4 × 4 f16 | 5.0 | 6.0 | 7.0 | 8.0 |"])
 
-    def test_the_file_of_an_h100_is_preferred(self):
-        self.write("decode-h200.tsv", "a")
+    def test_the_file_of_an_h200_is_preferred(self):
+        self.write("decode-h100.tsv", "a")
         with mock.patch.object(files, "RESULTS", self.folder):
-            self.assertEqual(files.recorded("decode-{}.tsv").name, "decode-h200.tsv")
-            self.write("decode-h100.tsv", "a")
             self.assertEqual(files.recorded("decode-{}.tsv").name, "decode-h100.tsv")
+            self.write("decode-h200.tsv", "a")
+            self.assertEqual(files.recorded("decode-{}.tsv").name, "decode-h200.tsv")
 
     def test_a_cell_may_contain_a_bar(self):
         self.assertIn(r"| `a\|b` |", files.table(("command",), [("`a|b`",)]))
