@@ -95,9 +95,10 @@ struct ts_plan {
     uint16_t cast;          /* bit i: the entry casts argument i to dtype `compute` */
     uint16_t strided;       /* bit i: argument i may have any strides, even if the kernel does not
                                declare TS_TAKES_STRIDES */
-    uint16_t last;          /* bit i: the kernel gets argument i dense, with its dims in memory in
-                               `order`, unless it needs contiguous tensors; the entry makes a copy
-                               of an argument that is not so (ts_is_dense_last()) */
+    uint16_t last;          /* bit i: the kernel gets argument i channels-last without gaps
+                               (ts_is_dense_last()), in `order`; the entry copies an argument of
+                               another layout. No effect if the kernel needs contiguous tensors
+                               (ts_op_table.packed) */
     uint16_t operands;      /* bit i: argument i may be the destination itself. In a pointwise plan
                                these arguments (tensors or scalars) are the loop's operands */
     uint8_t ordered;        /* bit i: a new result i is dense, with its dims in memory in `order`,

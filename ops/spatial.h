@@ -52,8 +52,9 @@ void ts_plan_channels_last(ts_plan *plan, int i, int ndim);
 /**
  * Plans the layout by PyTorch's rule: if argument `like` is channels-last (ts_is_channels_last()),
  * the results in the bit set `rets` are created channels-last, and the kernel gets the tensors
- * among the arguments in the bit set `args` dense and channels-last, if need be as copies. It
- * recognises the layout by ts_is_dense_last() of these tensors. Otherwise all are contiguous.
+ * among the arguments in the bit set `args` channels-last without gaps. The entry copies tensors of
+ * another layout. The kernel recognises the layout by ts_is_dense_last() of these tensors. If
+ * `like` is not channels-last, the plan keeps its default: contiguous tensors.
  */
 void ts_plan_layout(ts_frame *f, int like, uint32_t args, uint32_t rets);
 

@@ -10,7 +10,7 @@
 
 namespace ts {
 
-/** The blocks of a launch; no threads: no kernel was found. */
+/** The blocks of a launch; threads is 0 if no kernel was found. */
 struct stream_grid {
     unsigned threads, cluster, shared; /* threads of a block, blocks of a row, bytes of a block */
 };
@@ -71,8 +71,8 @@ struct stream {
     }
 };
 
-/** A table of kernels for rows of more than MORE_THAN vectors; registers (rows.cuh) are faster for
- * shorter rows. */
+/** A table of kernels for rows of more than MORE_THAN vectors. Kernels in registers (rows.cuh) are
+ * faster for shorter rows. */
 template <int MORE_THAN, class... E> struct streams {
     template <class F> static stream_grid find(int64_t v, F &&take)
     {
@@ -176,7 +176,7 @@ template <> struct stream_table<rows_sum, 4>
               stream<ANY, 32768, 512, 4, 16, 3, 1>> {};
 /* clang-format on */
 
-/** The shapes for rows of any number of elements: S for up to MOST vectors. */
+/** An entry of an odd_table: rows of up to MOST vectors of any number of elements have shape S. */
 template <int MOST, class S> struct odd_up_to {
     template <class F> static bool find(int64_t v, int64_t rows, stream_grid &g, F &&take)
     {
@@ -199,8 +199,8 @@ template <class... E> struct odd_streams {
     }
 };
 
-/** The table of a kind for rows that are not whole vectors, or whose vectors no shape of the
- * stream_table shares evenly. The caller tries registers first. */
+/** The table of a kind for rows for which the stream_table has no shape: rows that are not whole
+ * vectors, rows whose vectors no cluster shares evenly, and rows of at most MORE_THAN vectors. */
 template <stream_way WAY, int ITEM>
 struct odd_table : odd_streams<odd_up_to<65536, odd_stream<512, 8, 16, 3, 1>>> {};
 template <> struct odd_table<rows_wide_held, 2>
@@ -223,10 +223,10 @@ template <> struct odd_table<rows_sum, 4>
                odd_up_to<32768, odd_stream<512, 4, 16, 3, 1>>> {};
 
 /**
- * Finds the kernel for `rows` rows of n elements of T. take.operator()<shape>() stores it and
- * returns the bytes of dynamic shared memory that it needs. If rows are whole vectors, tensors must
- * be 16-byte aligned (on_aligned()). Finds none if no shape holds the rows, if registers (rows.cuh)
- * are faster, or if the device has no clusters.
+ * Finds the kernel for `rows` rows of n elements of T. take.operator()<shape>() stores the kernel
+ * and returns the bytes of dynamic shared memory that it needs. If rows are whole vectors, tensors
+ * must be 16-byte aligned (on_aligned()). Finds none if no shape holds the rows, or if the device
+ * has no clusters. A caller that has kernels in registers (rows.cuh) tries them first.
  */
 template <class T, stream_way WAY, class F>
 stream_grid find_stream(int64_t n, int64_t rows, const ts_cuda_device *d, F &&take)

@@ -2,11 +2,13 @@
  * @file row_stream.cuh  Kernels over long rows: persistent blocks that load the next rows while
  * they compute.
  *
- * A row of n elements is divided among CLUSTER blocks, a segment of n / CLUSTER elements each, and
- * within a block among its warps, which own contiguous ranges of vectors. Each warp uses the copy
+ * A row of n elements is divided among the blocks of a cluster, one segment of whole vectors each.
+ * Segments have n / CLUSTER elements; in an odd_stream the last ones may be shorter. A segment is
+ * divided among the block's warps, which own contiguous ranges of vectors. Each warp uses the copy
  * engine to load its part of the next rows into its own ring in shared memory. Each warp sends two
- * numbers per row to all other warps of the row; the order of combination depends on the shape
- * only. Rows of an odd_stream may have any length and address (shifted.cuh). For sm_90 and later.
+ * numbers per row to all other warps of the row. The order of combination depends only on the row's
+ * length and its division. Rows of an odd_stream may have any length and address (shifted.cuh). For
+ * sm_90 and later.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ROW_STREAM_CUH
@@ -36,7 +38,7 @@ struct odd_stream : stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS> {
     static constexpr bool shifted = true;
 };
 
-/** Vectors of a warp's stage of the ring, for one input. */
+/** Vectors of a warp's stage of the ring, for one input; a shifted part covers one word more. */
 template <class S> constexpr int stream_slots = 32 * S::vecs + S::shifted;
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
@@ -68,7 +70,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
 
     const T *in[2]; /* the ARRAYS inputs */
     int64_t rows, n;
-    vector *ring; /* this warp's part of the block's (stages, ARRAYS, warps, 32 * vecs) vectors */
+    vector *ring; /* this warp's part of the block's (stages, ARRAYS, warps, slots) vectors */
     exchange_numbers *exchange;
     int64_t row, step; /* row that first() or second() works on; distance to the next row */
     int blocks;        /* blocks of a row */
@@ -93,8 +95,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
         return segment() + (int64_t)(warp() * chunk + j * 32 + lane()) * V;
     }
     __device__ __forceinline__ bool inside(int j) const { return S::full || lane() + j * 32 < own; }
-    /** False only if no thread of the warp has a vector j. If vectors are not shifted, which needs
-     * many instructions, there is no test for the first half, which in most rows exists. */
+    /** False only if no thread of the warp has a vector j. Each shifted vector is tested, because
+     * it takes many instructions. The first half of other vectors is not: most rows have it. */
     __device__ __forceinline__ bool used(int j) const
     {
         if (S::shifted)
@@ -116,7 +118,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
     {
         const vector *from = ring + (stage * ARRAYS + a) * S::warps * slots + j * 32 + lane();
         if constexpr (S::shifted) {
-            /* the same shift as of the warp's part, which starts whole vectors further on */
+            /* also the shift of the warp's part, which begins whole vectors into the row */
             int shift = shift_of(in[a] + row * n);
             return joined<T>(to_word(from[0]), to_word(from[1]), shift);
         } else

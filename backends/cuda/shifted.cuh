@@ -4,8 +4,8 @@
  *
  * `shift` is the number of elements from the start of the aligned word to the address. A vector at
  * a shift is the end of one word and the start of the next. Words are read whole: the backend's
- * memory consists of blocks of whole words (alloc.c), so a word with an element of a tensor lies in
- * the tensor's block.
+ * memory consists of blocks of whole words (runtime/alloc.c), so a word that contains an element of
+ * a tensor lies in the tensor's block.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_SHIFTED_CUH

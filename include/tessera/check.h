@@ -37,7 +37,7 @@ TS_API ts_status ts_check_null(ts_check_place at, const char *names, int index, 
     __attribute__((cold));
 /** Checks n tensors, called "a, b, c" in `names`. The first invalid one decides the error: NULL
  *  returns an earlier failure, or TS_ERR_NULL; TS_NONE is TS_ERR_NULL; a released tensor is
- *  TS_ERR_STATE. A negative n is TS_ERR_VALUE. */
+ *  TS_ERR_STATE. The list itself is checked as by ts_check_list(). */
 TS_API ts_status ts_check_tensors(ts_check_place at, const char *names,
                                   const ts_tensor *const *tensors, int n);
 /** TS_ERR_VALUE for n < 0, TS_ERR_NULL for a NULL list of n > 0 entries. */

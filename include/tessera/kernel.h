@@ -93,8 +93,8 @@ typedef struct ts_space {
  * clamp) are not operands. Errors: TS_ERR_STATE for any other op, TS_ERR_NULL. */
 TS_API ts_status ts_kernel_space(const ts_frame *frame, ts_space *space);
 /** The value of a host operand of a space, rounded to the operand's dtype, also if the operand is
- *  wide. 0 with TS_ERR_NULL for NULL, with TS_ERR_VALUE for an operand that is not in host
- *  memory. */
+ *  wide. 0 with TS_ERR_NULL for NULL, with TS_ERR_VALUE for an operand that is not in host memory
+ *  or has no elements. */
 TS_API double ts_operand_number(const ts_operand *operand);
 
 /** A contiguous tensor seen as (outer, count, inner); the op works along the dim of size count. */
@@ -112,7 +112,8 @@ TS_API int64_t ts_kernel_reduced(const ts_frame *frame);
 typedef struct ts_slice_range {
     int64_t dim, start, step;
 } ts_slice_range;
-/** The slice of the running slice_scatter or slice_backward; src or grad has its length. */
+/** The slice of the running slice_scatter or slice_backward; src or grad has its length. For NULL:
+ *  dim and start 0, step 1. */
 TS_API ts_slice_range ts_kernel_slice(const ts_frame *frame);
 
 /**

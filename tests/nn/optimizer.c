@@ -149,7 +149,7 @@ TS_TEST(clipping_scales_all_gradients_together)
     ck_assert_int_eq(ts_clip_grad_norm(NULL, 1, 1, NULL) != TS_OK, 1);
 }
 
-/* The f32 clip factor has the rounding error of its own and of the ops that compute it. */
+/* The clip factor is an f32: it has the rounding errors of the ops that compute it. */
 TS_TEST(a_step_that_clips_is_clipping_then_a_step_and_leaves_gradients_alone, .loop = 6)
 {
     ts_optimizer_kind kind = (ts_optimizer_kind)(_i % 3);

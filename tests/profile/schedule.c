@@ -62,7 +62,7 @@ static void run_steps(int64_t steps, bool marks)
     }
 }
 
-/** What o must deliver for a program of `steps` steps. */
+/** The profiles that the schedule o must deliver for a program of `steps` steps. */
 static delivered expect(const ts_prof_opts *o, int64_t steps, int stop_at)
 {
     delivered d = {.stop_at = stop_at};

@@ -2,7 +2,7 @@
  * @file cudnn_choice.c
  * The choice between cuDNN's engines and the library's kernels. The first call of a shape reads the
  * choice of an earlier process from disk (runtime/disk.h), or measures the engines and writes the
- * choice. It remains for the process.
+ * choice. Later calls of the shape in this process use the same choice.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/convolution/cudnn_graph.h"

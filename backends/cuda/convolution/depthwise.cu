@@ -1,11 +1,11 @@
 /**
  * @file depthwise.cu
  * Convolutions with one channel and one feature per group, and gradients of their images. Channels
- * are innermost. Images of bf16, f16 and f32 with 3 x 3, 5 x 5 or 7 x 7 taps use rows_kernel
- * (depthwise_rows.cuh) with stride 1, and with stride 2 for the result; depthwise_spread.cu has the
- * gradient of the image with stride 2. In all other calls a thread of channels_kernel computes 16
- * bytes of adjacent channels. It reads a pixel once per tap, so loads from the L1 cache and
- * arithmetic limit it, not memory.
+ * are innermost. For images of bf16, f16 and f32 with 3 x 3, 5 x 5 or 7 x 7 taps, rows_kernel
+ * (depthwise_rows.cuh) computes the result with stride 1 or 2 and the gradient with stride 1;
+ * depthwise_spread.cu has the gradient with stride 2. In all other calls a thread of
+ * channels_kernel computes 16 bytes of adjacent channels. It reads a pixel once per tap, so loads
+ * from the L1 cache and arithmetic limit it, not memory.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/convolution/depthwise.h"

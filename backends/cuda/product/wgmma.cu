@@ -92,9 +92,9 @@ static cudaError_t start(const ts_cuda_matrix *a, const ts_cuda_matrix *b, const
     return launch_early(kernel, grid, stream, p, left, right, x, y, curve);
 }
 
-/** If rows of a begin within sectors of 32 bytes, loads limit long products: blocks then share them
- *  in clusters of four, unless these compute more tiles each. Other products run on more
- *  multiprocessors in clusters of two. */
+/** If rows of a begin within sectors of 32 bytes, loads limit long products: blocks then share the
+ *  loads in clusters of four, unless that takes more than 5 / 4 of the turns of clusters of two.
+ *  Clusters of two can use more multiprocessors and compute all other products. */
 template <class T>
 static cudaError_t start(const ts_cuda_matrix *a, const ts_cuda_matrix *b, const ts_cuda_matrix *c,
                          const ts_cuda_epilogue *then, float *sums, cudaStream_t stream)
