@@ -72,7 +72,8 @@ typedef struct ts_cuda_group_value {
                            are the leading dims of the space */
     bool sums;          /* by rows: the tensor receives sums over all rows */
     void *parts;        /* if `sums`: partial sums (lines, columns) that the kernel writes, f32 */
-    bool late, stored;  /* with folds: calls on results load it; such a call or a fold stores it */
+    bool late, stored;  /* with folds. late: a call on results of folds loads it; stored: such a
+                           call or a fold stores it */
 } ts_cuda_group_value;
 
 /** A call of a group. */
