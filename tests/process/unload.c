@@ -52,14 +52,14 @@ static void *use(void *unused)
     return NULL;
 }
 
-/** Reads the process's address space, in KiB (*pages), and its number of threads. */
-static void measure(long *pages, long *threads)
+/** Reads the process's address space, in KiB (*kib), and its number of threads. */
+static void measure(long *kib, long *threads)
 {
     char line[256];
     FILE *file = fopen("/proc/self/status", "r");
-    *pages = *threads = 0;
+    *kib = *threads = 0;
     while (file && fgets(line, sizeof line, file)) {
-        sscanf(line, "VmSize: %ld", pages);
+        sscanf(line, "VmSize: %ld", kib);
         sscanf(line, "Threads: %ld", threads);
     }
     if (file)
