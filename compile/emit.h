@@ -201,8 +201,8 @@ void ts_emit_numbers(const ts_emitted *e, const tile_call *calls, uint64_t *tabl
  *  `begin` to ndim - 1. */
 void ts_emit_run(const ts_emitted_part *p, const tile_value *values, const int64_t *sizes,
                  int begin, int ndim, const uint64_t *table);
-/** Appends a line that names the machine, the calls and the bytes of a step's newest code; writes
- *  nothing if there is none. */
+/** Appends a line for each part of a step's newest code, which names the machine, the calls and the
+ *  bytes; writes nothing if there is no code. */
 void ts_emitted_explain(FILE *out, const ts_exec *e, uint32_t step);
 /** Frees a list of codes. */
 void ts_emitted_free(ts_emitted *e);

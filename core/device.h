@@ -33,8 +33,8 @@ TS_INLINE const ts_backend *ts_backend_of(ts_device device)
 /** TS_ERR_DEVICE if the device does not exist; the message begins with `what`. META and the CPU
  *  have one device each. */
 ts_status ts_device_check(ts_device device, const char *what);
-/** False for cpu:1, meta:1 and devices of LAZY, which cannot exist. ts_device_check() checks other
- *  devices. */
+/** False for devices that cannot exist: those of LAZY, and of the CPU and META with another index
+ *  than 0. ts_device_check() checks other devices. */
 TS_INLINE bool ts_device_exists(ts_device device)
 {
     return TS_LIKELY(device.backend == TS_KEY_CPU || device.backend == TS_KEY_META)

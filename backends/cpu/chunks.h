@@ -12,7 +12,7 @@
 #include "backends/cpu/windows.h"
 
 #define CHUNK (1 << 18)     /* maximum elements of a chunk's matrix, unless CHUNK_ROWS needs more */
-#define CHUNK_ROWS 512      /* minimum windows of a chunk, because each chunk packs the weight */
+#define CHUNK_ROWS 512      /* positions that a chunk should have, because each packs the weight */
 #define SMALL_IMAGE 256     /* images with fewer positions share chunks */
 
 /** A call of convolution or convolution_backward. Tensors are borrowed. */

@@ -6,7 +6,8 @@
 #include "backends/cpu/micro.h"
 
 /* Step s of a transpose swaps the off-diagonal s × s blocks of each 2s × 2s block:
- * lane l of the two results comes from lane l of one source and lane l ± s of the other. */
+ * lane l of the first result is lane l of the first source or lane l - s of the second, lane l of
+ * the second result is lane l + s of the first source or lane l of the second. */
 #define PACK_LOW(l, s) ((l) & (s) ? (l) - (s) + VF_LANES : (l))
 #define PACK_HIGH(l, s) ((l) & (s) ? (l) + VF_LANES : (l) + (s))
 #define PACK_STEP(r, s)                                                                            \

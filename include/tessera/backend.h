@@ -231,16 +231,17 @@ typedef struct ts_backend {
     /** Frees a capture, also one that was begun but not ended. Waits for its replays. */
     void (*capture_free)(void *state, int device, ts_capture *capture);
 
-    /** True if the backend can run a call, pointwise or by rows, as a part of a fused group. The
-     *  frame is the kernel's frame, except that its tensors have no memory; `kernel` is the call's
+    /** True if the backend can run a call, pointwise, by rows or a reduction, as a part of a fused
+     *  group. The frame is the kernel's frame, except that its tensors have no memory; `kernel` is the call's
      *  kernel.
      *  (optional: no groups) */
     bool (*group_takes)(void *state, ts_frame *frame, ts_kernel kernel);
     /** The cost of running calls[0] as a product whose epilogue computes calls[1] to
      *  calls[count - 1], by group_run, which then gets exactly these calls. It is the time that the
      *  epilogue adds to the product, in bytes of memory traffic, beyond loads and stores of the
-     *  calls' tensors. Later calls have one result and read one of an earlier call. Tensors have no
-     *  memory: a tensor with an address must be stored, one with NULL is used by these calls only.
+     *  calls' tensors. Later calls have one result and read one of an earlier call. Addresses must
+     *  not be read: a tensor with one must be stored, a tensor with NULL is used by these calls
+     *  only.
      *  Negative: not possible, or calls[0] is not a product.
      *  (optional, only with group_takes: products have no epilogues) */
     int64_t (*epilogue_cost)(void *state, const ts_group_call *calls, int count);

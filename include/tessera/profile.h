@@ -98,7 +98,8 @@ static inline void ts_prof_leave_block(const bool *entered)
 
 /* ------------------------------------------------------------------------ the machine ---- */
 
-/** Number of buffer sizes at which bandwidth is measured: 32 KiB times 4^i, 0 <= i < 8. */
+/** Number of buffer sizes at which bandwidth is measured: on the CPU 32 KiB times 4^i, 0 <= i < 8;
+ *  on a device 2 to 512 MiB. */
 #define TS_PROF_CURVE 8
 
 /** Ceilings of this machine, measured with the number of threads that ops use. */
