@@ -232,8 +232,8 @@ typedef struct ts_backend {
     void (*capture_free)(void *state, int device, ts_capture *capture);
 
     /** True if the backend can run a call, pointwise, by rows or a reduction, as a part of a fused
-     *  group. The frame is the kernel's frame, except that its tensors have no memory; `kernel` is the call's
-     *  kernel.
+     *  group. The frame is the kernel's frame, except that its tensors have no memory; `kernel` is
+     *  the call's kernel.
      *  (optional: no groups) */
     bool (*group_takes)(void *state, ts_frame *frame, ts_kernel kernel);
     /** The cost of running calls[0] as a product whose epilogue computes calls[1] to
