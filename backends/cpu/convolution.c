@@ -205,8 +205,8 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
                                                         &chunks, &pixel);
     bool half = b->dtype == TS_BF16; /* suits_pairs(): only tiles multiply bf16 */
     bool tiled = half || (!in_place && suits_tiles(b, last, &from, rows, channels, k));
-    if (tiled ? half || !last
-              : !in_place && from.c != 1 && suits_windows(b, a, &from, rows, channels)) {
+    if ((tiled && (half || !last)) ||
+        (!in_place && from.c != 1 && suits_windows(b, a, &from, rows, channels))) {
         w.from = interleaved(b, &from, channels, s);
         w.by_window = true;
     }
