@@ -12,18 +12,18 @@
  *                       element is written twice
  *   gradient of weight  windows of x times y, added up over chunks
  *
- * Calls with few channels are sums without matrices (direct.h, depthwise.h). If windows of x
- * neither overlap nor leave gaps, one product computes the gradient of x for all remainders
- * (patches.h).
+ * Calls with few channels are sums without matrices (direct.h, depthwise.h). If windows of x do not
+ * overlap, if x has few channels, or if windows of y are mostly padding, one product computes the
+ * gradient of x for all remainders (columns.h).
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
+#include "backends/cpu/columns.h"
 #include "backends/cpu/depthwise.h"
 #include "backends/cpu/direct.h"
 #include "backends/cpu/isa.h"
 #include "backends/cpu/onednn_calls.h"
 #include "backends/cpu/one_tap.h"
-#include "backends/cpu/patches.h"
 #include "backends/cpu/window_tiles.h"
 #include "core/alloc.h"
 #include "include/tessera/ops.h"
@@ -205,8 +205,8 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
                                                         &chunks, &pixel);
     bool half = b->dtype == TS_BF16; /* suits_pairs(): only tiles multiply bf16 */
     bool tiled = half || (!in_place && suits_tiles(b, last, &from, rows, channels, k));
-    if (tiled ? half || !last
-              : !in_place && from.c != 1 && suits_windows(b, a, &from, rows, channels)) {
+    if ((tiled && (half || !last)) ||
+        (!in_place && from.c != 1 && suits_windows(b, a, &from, rows, channels))) {
         w.from = interleaved(b, &from, channels, s);
         w.by_window = true;
     }
@@ -484,9 +484,9 @@ static void make_x(const job *b, scratch *s)
     const ts_convolution *c = &b->c;
     axis a[3];
     int64_t forms = ts_kernel_window_forms(b->frame);
-    if (has_patches(c) && !is_depthwise(c)) {
+    if ((has_patches(c) || suits_columns(b)) && !is_depthwise(c)) {
         for (int64_t group = 0; group < c->groups; group++)
-            make_patches(b, group, s);
+            make_columns(b, group, s);
         return;
     }
     for (int64_t form = 0; form < forms; form++) {

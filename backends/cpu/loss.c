@@ -110,17 +110,20 @@ static ts_status read_targets(ts_frame *f, class_job *job, int target_arg, int64
     job->n = plan->count;
     job->inner = plan->inner;
     job->positions = plan->outer * plan->inner;
-    *count = 0;
-    for (int64_t r = 0; r < job->positions; r++) {
+    int64_t ignored = 0, wrong = 0;
+    for (int64_t r = 0; r < job->positions; r++) { /* no branches: vectors of targets */
         int64_t c = target_at(job, r);
-        if (c == job->ignore)
-            continue;
-        if (c < 0 || c >= job->n)
+        ignored += c == job->ignore;
+        wrong += (c != job->ignore) & (c < 0 || c >= job->n);
+    }
+    *count = job->positions - ignored;
+    for (int64_t r = 0; wrong; r++) {
+        int64_t c = target_at(job, r);
+        if (c != job->ignore && (c < 0 || c >= job->n))
             return ts_fail_arg(
                 f, target_arg, TS_ERR_INDEX,
                 "expected classes from 0 to %lld (or %lld to ignore), got %lld at position %lld",
                 (long long)job->n - 1, (long long)job->ignore, (long long)c, (long long)r);
-        ++*count;
     }
     return TS_OK;
 }

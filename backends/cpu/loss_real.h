@@ -224,6 +224,33 @@ static void S(nll_rows)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
+/** Stores -scale at the targets of `many` positions from r on, whose class 0 is at index `at` and
+ *  then every `row` elements. `shared`: -scale of all positions; `own`: that of position r + k, if
+ *  job->each. An ignored position stores 0 at class 0: with random targets, a branch would be
+ *  mispredicted. */
+#define STORE_SCALES(Type, shared, own)                                                            \
+    for (int64_t k = 0; k < many; k++) {                                                           \
+        int64_t target = target_at(job, r + k);                                                    \
+        bool kept = target != job->ignore;                                                         \
+        Type value = job->each ? own : shared;                                                     \
+        ((Type *)job->out)[at + k * row + (kept ? target : 0) * job->inner] = kept ? value : 0;    \
+    }
+static void S(store_scales)(const class_job *job, int64_t r, int64_t many, int64_t at, int64_t row)
+{
+    T shared;
+    S(store_pair)(job->half, &shared, 0, F(set1)(-S(class_scale)(job, r)), 1);
+    if (job->half) {
+        const uint16_t *g = job->g;
+        uint16_t half;
+        memcpy(&half, &shared, sizeof half);
+        STORE_SCALES(uint16_t, half, (uint16_t)(g[r + k] ^ 0x8000)) /* the sign */
+    } else {
+        const T *g = job->g;
+        STORE_SCALES(T, shared, -g[r + k])
+    }
+}
+#undef STORE_SCALES
+
 static void S(nll_backward_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;
@@ -235,12 +262,7 @@ static void S(nll_backward_rows)(void *ctx, int64_t begin, int64_t end)
             lines = 1; /* whole rows */
         for (int64_t i = 0; i < lines; i++)
             memset((char *)job->out + (at + i * step) * item, 0, (size_t)(run * n / lines * item));
-        for (int64_t k = 0; k < run; k++) {
-            int64_t target = target_at(job, r + k), own = at + (step == 1 ? k * n : k);
-            if (target != job->ignore)
-                S(store_pair)(job->half, job->out, own + target * step,
-                              F(set1)(-S(class_scale)(job, r + k)), 1);
-        }
+        S(store_scales)(job, r, run, at, step == 1 ? n : 1);
     }
 }
 
