@@ -1,8 +1,7 @@
 /**
- * @file patches.h
- * The gradient of x of a convolution whose kernel is as large as its stride, without padding and
- * dilation; with the roles of x and y exchanged, the y of such a transposed convolution. Each
- * element of x then has one tap and one position of y, so one product computes all elements: y
+ * @file patches.h The gradient of x of a convolution whose kernel is as large as its stride,
+ * without padding and dilation; also the result of such a transposed convolution. Each element of x
+ * then depends on one tap and one position of y, so one product computes all elements: y
  * (positions, features) times the weight (features, channels and taps), whose layout is that of the
  * tensor. Included by convolution.c only.
  */
@@ -12,7 +11,7 @@
 
 #include "backends/cpu/chunks.h"
 
-/** True if the windows of x cover it and do not overlap. */
+/** True if the windows of x cover x, do not overlap, and have more than one element. */
 static bool has_patches(const ts_convolution *c)
 {
     int64_t taps = 1;
@@ -26,18 +25,18 @@ static bool has_patches(const ts_convolution *c)
     return taps > 1;
 }
 
-/** A call for one group: the product of a chunk is (count, columns), or, unless last, (columns,
- *  count), where columns are channels and taps. */
+/** A call for one group. Columns are the pairs of a channel and a tap. The product of a chunk of
+ *  `count` positions is (count, columns) if `last`, else (columns, count). */
 typedef struct patches {
-    image x, y;
+    image x, y;        /* the result; the source */
     axis axis[3];      /* positions of y; taps of the weight */
     weights weight;    /* (features, columns) */
     int64_t channels, taps, features;
     bool last;         /* x is planned with channels innermost */
-    char *sums, *bias; /* product of a chunk; for each column its bias, or NULL */
+    char *sums, *bias; /* product of a chunk; bias of each column, or NULL */
 } patches;
 
-/** Copies the columns of each tap from the product to x. */
+/** Copies the product of positions first to first + count - 1 to x, tap by tap. */
 static void spread_patches(const job *b, const patches *p, int64_t first, int64_t count)
 {
     int64_t columns = p->channels * p->taps, each = p->weight.by_window ? 1 : p->taps;
@@ -52,13 +51,14 @@ static void spread_patches(const job *b, const patches *p, int64_t first, int64_
     }
 }
 
-/** Fills the matrix of sums, unless last, with the bias of its rows. */
+/** Fills the sums (columns, count) with the bias of their rows. */
 static void fill_sums(const job *b, const patches *p, int64_t count)
 {
     for (int64_t i = 0; i < p->channels * p->taps; i++)
         copy_run(p->sums + i * count * b->item, 1, p->bias + i * b->item, 0, count, b->item);
 }
 
+/** Computes x for one group; without memory (chunks.h), only its scratch size. */
 static void make_patches(const job *b, int64_t group, scratch *s)
 {
     const ts_convolution *c = &b->c;

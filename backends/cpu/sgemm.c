@@ -258,7 +258,7 @@ static void sum_columns(const ts_gemm *g, float *sums)
 }
 
 /**
- * Computes a product whose operands fit the L1 cache, on the calling thread. A plan, tasks and
+ * Computes a product of at most SMALL_WORK multiply-adds on the calling thread. A plan, tasks and
  * scratch would cost more time than the product.
  * @param sums  NULL, or receives the sums of the first operand over k, (m). Requires dense columns
  */
