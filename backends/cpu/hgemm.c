@@ -20,7 +20,7 @@
 #include "core/convert.h"
 
 enum {
-    FEW = 2,             /* most rows (or columns) of a product whose operands are read in place */
+    FEW = 2,             /* most rows (or columns) of a product "in place" */
     COLUMNS = 4,         /* vectors of columns that are summed together */
     SLICE = 4096,        /* most rows of a slice of k */
     GROUP_BYTES = 1 << 18, /* most bytes of a packed group of panels, unless it is one panel */

@@ -1,8 +1,9 @@
 /**
- * @file one_tap.h Convolutions of bf16 whose windows are single elements, and the gradients of such
- * convolutions of bf16 and f16, as products of matrices of halves. Widened copies of whole images
- * would take longer than the products. Included by convolution.c only. Tensors that the functions
- * return belong to the current scope, and are NULL after an error.
+ * @file one_tap.h
+ * Convolutions of bf16 whose windows are single elements, and the gradients of such convolutions of
+ * bf16 and f16, as products of matrices of halves. Widened copies of whole images would take longer
+ * than the products. Included by convolution.c only. Tensors that the functions return belong to
+ * the current scope, and are NULL after an error.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_ONE_TAP_H

@@ -1,7 +1,8 @@
 /**
- * @file onednn.h oneDNN as a second engine for f32 convolutions: the shared library libdnnl.so.2,
- * opened at run time. onednn_calls.h is the only caller: it gets a plan for a call
- * (ts_onednn_plan_of()), asks for its scratch size, runs it and releases it.
+ * @file onednn.h
+ * oneDNN as a second engine for f32 convolutions: the shared library libdnnl.so.2, opened at run
+ * time. onednn_calls.h is the only caller: it gets a plan for a call (ts_onednn_plan_of()), asks
+ * for its scratch size, runs it and releases it.
  *
  * Each call of a primitive (an operation of oneDNN for fixed shapes and layouts) runs on one
  * thread. The thread pool of core/parallel.h runs the parts of a convolution, whose number and

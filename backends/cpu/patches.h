@@ -1,9 +1,10 @@
 /**
- * @file patches.h The gradient of x of a convolution whose kernel is as large as its stride,
- * without padding and dilation; also the result of such a transposed convolution. Each element of x
- * then depends on one tap and one position of y, so one product computes all elements: y
- * (positions, features) times the weight (features, channels and taps), whose layout is that of the
- * tensor. Included by convolution.c only.
+ * @file patches.h
+ * The gradient of x of a convolution whose kernel is as large as its stride, without padding and
+ * dilation; also the result of such a transposed convolution. Each element of x then depends on one
+ * tap and one position of y, so one product computes all elements: y (positions, features) times
+ * the weight (features, channels and taps), whose layout is that of the tensor. Included by
+ * convolution.c only.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_PATCHES_H

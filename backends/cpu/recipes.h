@@ -1,8 +1,9 @@
 /**
- * @file recipes.h Recipes of the functions in vmath.h, vmath_d.h and vmath_real.h: their arithmetic
- * as text in postfix notation (dispatch/recipe.h), from which fused groups make machine code. Each
- * text has the operations, order and constants of the function that its name or its comment states,
- * so the bits are the same. activation.c and unary.c include this file.
+ * @file recipes.h
+ * Recipes of the functions in vmath.h, vmath_d.h and vmath_real.h: their arithmetic as text in
+ * postfix notation (dispatch/recipe.h), from which fused groups make machine code. Each text has
+ * the operations, order and constants of the function that its name or its comment states, so the
+ * bits are the same. activation.c and unary.c include this file.
  *
  * T in RECIPE_EXP(T) is F for f32 or D for f64; RECIPE_BOTH(NAME) defines both texts of a function.
  * A comment names the function without vf_ or vd_, and its arguments: named values, or the last

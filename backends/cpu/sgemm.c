@@ -23,7 +23,7 @@
 #define DEPTH 256    /* most rows of a slice */
 #define PACKED_SLICES 2 /* slices of b that are packed before they are multiplied */
 #define LINE (64 / (int64_t)sizeof(float)) /* floats of a cache line */
-#define ALIASED (4096 / (int64_t)sizeof(float)) /* rows that many floats apart share their sets */
+#define ALIASED (4096 / (int64_t)sizeof(float)) /* rows so many floats apart share L1 sets */
 #define PANEL MICRO_COLUMNS_F
 #define BLOCK_GROUP 4   /* blocks of rows that use a panel while it is in the L1 cache */
 #define PACKED_GROUP 16 /* the same if the rows are packed */

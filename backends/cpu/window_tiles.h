@@ -1,9 +1,9 @@
 /**
- * @file window_tiles.h Products of windows and weights in f32 or bf16. Each worker (a task of the
- * thread pool) gathers the windows of a tile into its own scratch memory and multiplies them while
- * they are in cache. The results of a tile have channels innermost; they are written to the image
- * directly if its memory has this layout, else through scratch memory. Included by convolution.c
- * only.
+ * @file window_tiles.h
+ * Products of windows and weights in f32 or bf16. Each worker (a task of the thread pool) gathers
+ * the windows of a tile into its own scratch memory and multiplies them while they are in cache.
+ * The results of a tile have channels innermost; they are written to the image directly if its
+ * memory has this layout, else through scratch memory. Included by convolution.c only.
  *
  * A window is divided into slices. Each slice of a result is one chain of multiply-adds (vf_fma()),
  * or for bf16 of dot products of pairs, and the slices are added in order. Sums of bf16 are f32 and

@@ -3,7 +3,7 @@
  * convolution.c, which is compiled once per instruction-set variant; its other headers include this
  * file.
  *
- *   position   an element of the result image without its channel
+ *   position   an element of the target image, which the windows compute, without its channel
  *   window     the part of the source image that one position reads (ts_window_axis in kernel.h)
  *   tap        an element of the kernel, and the element of a window that it multiplies
  *   line       the positions, or pixels, along the last spatial dim
