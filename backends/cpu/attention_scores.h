@@ -66,9 +66,9 @@ static void A_(mask_scores)(const attention *s, const part *at, int64_t head, in
         x[j] = -(A_T)INFINITY;
 }
 
-/** Writes the dropout factors (0 or 1 / (1 - p)) of row i for keys key to key + n - 1. A factor is
- * a 32-bit draw of Philox (core/philox.h), whose element number is the index of the pair in (parts,
- * heads, c.rows, c.keys). */
+/** Writes the dropout factors (0 or 1 / (1 - p)) of row i for keys key to key + n - 1. A
+ * 32-bit draw of Philox (core/philox.h) decides: that of the element whose number is the index of
+ * the pair in (parts, heads, c.rows, c.keys). */
 static void A_(dropout_factors)(const attention *s, const part *at, int64_t head, int64_t i,
                                 int64_t key, A_T *factor, int64_t n)
 {

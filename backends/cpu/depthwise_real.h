@@ -102,9 +102,9 @@ static void S(sum_lines)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** A tap whose gradient is computed: its indices j0 and j1 along the first two dims, the index in a
- *  line of the element that it multiplies at position 0, and the positions [low, high) of a line at
- *  which it is inside the image. */
+/** A tap whose gradient is computed: its indices j0 and j1 along the first two dims; offset, the
+ *  index in an image line of the element that it multiplies at position 0; and the positions [low,
+ *  high) of a line at which it is inside the image. */
 typedef struct S(grad_tap) {
     int64_t j0, j1, offset, low, high;
     const T *x; /* the tap's element at the line's first position; NULL if the line is outside */

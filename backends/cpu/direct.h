@@ -47,7 +47,8 @@ typedef struct direct {
     const char *bias; /* (groups * rows), or NULL */
     int64_t *offset;  /* (depth): index in the slab of the element that a channel's tap multiplies
                          at position 0 */
-    int64_t phases[3], extent[3]; /* per dim: number of phases, each a plane; size of a plane */
+    int64_t phases[3], extent[3]; /* phases per dim, whose product is the number of planes of a
+                                     channel in the slab; sizes of a plane */
     int64_t split, parts; /* the dim whose positions are divided among tasks; number of parts */
     int64_t slab;     /* elements of a slab */
     int64_t positions; /* elements of a result channel in scratch: lines as long as in the slab,

@@ -1,4 +1,4 @@
-/** @file gemm.h  Matrix products computed by the CBLAS library. */
+/** @file gemm.h  Description of a matrix product (ts_gemm), and products by the CBLAS library. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_GEMM_H
 #define TS_BACKENDS_CPU_GEMM_H

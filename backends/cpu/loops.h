@@ -49,8 +49,8 @@ void ts_cpu_gather(const ts_tensor *t, int64_t first, int64_t n, char *block);
 /** True if ts_cpu_gather() of consecutive blocks loads each cache line of t about once. */
 bool ts_cpu_gathers_well(const ts_tensor *t);
 
-/** Grain for ts_parallel_for(): the least number of elements for which a thread is started, at
- *  `cost` cycles per element; about 32768 cycles of work. */
+/** Grain for ts_parallel_for() over elements: the fewest elements of a thread, which are about
+ *  32768 cycles of work at `cost` cycles per element. */
 #define TS_CPU_GRAIN(cost) (32768 / (cost) + 1)
 
 /** The kernels of a file, for registration by backend.c. */

@@ -147,7 +147,9 @@ VEC_FN T S(class_scale)(const class_job *job, int64_t r)
     return job->each ? g : (T)(g * job->factor);
 }
 
-/** dx = (exp(x - lse) - smoothing / n - (1 - smoothing) [class is the target]) * scale */
+/** Gradient of cross_entropy for positions begin to end - 1:
+ * dx = (exp(x - lse) - smoothing / n - (1 - smoothing) [class is the target]) * scale, or 0 at
+ * ignored positions. lse: log(sum(exp)). */
 static void S(cross_entropy_backward_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;

@@ -75,7 +75,7 @@ static void S(norm_forward)(void *ctx, int64_t begin, int64_t end)
 
 enum {
     S(PIECE) = S(LEAF) << PIECE_LEVEL,
-    S(WIDENED) = TS_REAL == 32 ? TERMS : 1 /* elements of a block of halves */
+    S(WIDENED) = TS_REAL == 32 ? TERMS : 1 /* most elements of bf16 or f16 widened at a time */
 };
 
 /** A fold over a long row, which gives the bits of row_fold(). */
@@ -124,7 +124,7 @@ FOLD_FN void S(fold_any)(const S(long_fold) *l, S(cascade) *c, int64_t i, int64_
     }
 }
 
-/** Tasks are the whole pieces of a row. */
+/** Folds pieces of a row. Tasks are its whole pieces. */
 static void S(fold_pieces)(void *ctx, int64_t begin, int64_t end)
 {
     const S(long_fold) *l = ctx;
@@ -201,7 +201,7 @@ static void S(norm_long_row)(const norm_job *job, int64_t r, void *lines)
         S(write_blocks)(&l, 0, blocks);
 }
 
-/** Tasks are rows. */
+/** Normalizes long rows. Tasks are rows. */
 static void S(norm_long_rows)(void *ctx, int64_t begin, int64_t end)
 {
     for (int64_t r = begin; r < end; r++)

@@ -72,8 +72,8 @@ static int64_t positions_of(const ts_convolution *c)
 }
 
 /** True if a forward call of bf16 is computed by make_one_tap() instead of window_tiles.h: with a
- *  stride, whose tiles would load cache lines that no window needs, or with few channels, whose
- *  tiles would be short. */
+ *  stride, for which tiles would load cache lines that no window needs, or in channels-last with
+ *  few channels, whose tiles would be short. */
 static bool suits_one_tap(const ts_convolution *c, const ts_tensor *y)
 {
     int64_t step = c->stride[0] * c->stride[1] * c->stride[2];

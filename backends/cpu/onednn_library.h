@@ -26,12 +26,15 @@ typedef struct argument {
 typedef struct version {
     int major, minor, patch;
 } version;
-enum { SUCCESS = 0, OUT_OF_MEMORY = 1 };
-enum { F32 = 3, TAG_ANY = 1, TAG_DENSE = 2 };
+enum { SUCCESS = 0, OUT_OF_MEMORY = 1 };      /* dnnl_status_t */
+enum { F32 = 3, TAG_ANY = 1, TAG_DENSE = 2 }; /* dnnl_data_type_t; dnnl_format_tag_t */
+/* kind of an engine; flags of a stream; mode of scratch memory; algorithm of a convolution */
 enum { CPU = 1, IN_ORDER = 1, USER_SCRATCHPAD = 1, DIRECT = 1 };
-enum { FORWARD_TRAINING = 64, FORWARD_INFERENCE = 96 };
+enum { FORWARD_TRAINING = 64, FORWARD_INFERENCE = 96 }; /* dnnl_prop_kind_t */
+/* dnnl_cpu_isa_t; dnnl_format_tag_t of images whose channels are in blocks of 16 or 8 */
 enum { MAX_AVX2 = 7, BLOCKS_16 = 69, BLOCKS_8 = 93 };
 #define TAG_BLOCKS (ts_cpu_isa() == TS_ISA_AVX512 ? BLOCKS_16 : BLOCKS_8)
+/* indices of the arguments of a primitive; below, dnnl_query_t */
 enum { ARG_X = 1, ARG_Y = 17, ARG_WEIGHT = 33, ARG_BIAS = 41, ARG_SCRATCHPAD = 80,
        ARG_GRAD_Y = 145, ARG_GRAD_WEIGHT = 161 };
 enum { QUERY_NAME = 8, QUERY_X = 129, QUERY_WEIGHT = 131, QUERY_GRAD_WEIGHT = 132, QUERY_Y = 133,

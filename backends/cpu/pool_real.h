@@ -92,7 +92,8 @@ VEC_FN void S(largest_of_columns)(ts_dtype kind, const pool_job *job, int64_t pl
     }
 }
 
-/** The largest column of a window: its value, row and column. */
+/** The largest element of a channel in a window: its value, its row, and its position in the line
+ * (column). */
 typedef struct S(maximum) {
     T value;
     int64_t row, column;

@@ -4,7 +4,7 @@
  * elements. Included by reduce.c and reduce_whole.c.
  *
  * A result is the fold of the elements of the reduced dims. A run is the elements along the
- * innermost reduced dim. A part is the share of a result that one task folds.
+ * innermost reduced dim. A part is a share of a result's elements; one task folds all of a part.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_REDUCTION_H

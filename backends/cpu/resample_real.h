@@ -92,8 +92,8 @@ VEC_FN T S(combine_one)(const table *t, const T *acc, int64_t o)
 {
     int32_t k = t->begin[o], end = t->begin[o + 1], n = end - k;
     T sum = 0;
-    /* steps of indices are 0 or the number of channels; if the first is 1, the span shows that none
-       is 0 */
+    /* From tap to tap, an index grows by 0 or by the number of channels. If it grows by 1 first and
+       by n - 1 in all, the n elements are adjacent. */
     if (n >= LONG_TAPS && t->index[k + 1] - t->index[k] == 1 &&
         t->index[end - 1] - t->index[k] == n - 1) {
         V sums = F(zero)();

@@ -1,11 +1,10 @@
 /**
  * @file sgemm.h
  * Products of f32 matrices by the library's micro-kernels: ts_sgemm_cut() plans a product, the
- * caller allocates plan->bytes bytes of scratch, and ts_sgemm_run() computes the product. matmul.c
- * and ts_product() use them.
+ * caller allocates plan->bytes bytes of scratch, and ts_sgemm_run() computes the product.
  *
- * ts_product(), in matmul.c, computes f32 and f64 products for other kernel families by the method
- * that suits their shape: a loop over vectors, ts_sgemm_run() or the CBLAS.
+ * ts_product(), in matmul.c, computes f32 and f64 products for convolutions (chunks.h) by the
+ * method that suits their shape: as a product with a vector, by ts_sgemm_run() or by the CBLAS.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_SGEMM_H

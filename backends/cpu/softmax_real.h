@@ -1,6 +1,7 @@
 /* Softmax over one dim, and its gradient, for one real type T (real_names.h); included by
  * softmax.c. All tensors are contiguous (outer, n, inner); n is the softmax dim. LINE is the number
- * of elements of a 64-byte line (fold_real.h). */
+ * of elements of a 64-byte line (fold_real.h). A row is n elements if inner is 1; a column is the n
+ * elements at one index of the inner dim otherwise. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 

@@ -502,7 +502,7 @@ static int64_t even_positions(const image *v, const axis *a, int64_t batch, int6
 typedef struct weights {
     char *data, *matrix;
     int64_t row, column, at[3]; /* strides of the tensor in elements: row, column, spatial dims */
-    int64_t rows, columns;      /* channels of the result, and of a window, per group */
+    int64_t rows, columns;      /* channels of the target and of the source image, per group */
     const axis *axis;
     bool by_window, /* the matrix is (rows, taps, columns), else (rows, columns, taps) */
         back;       /* copy from the matrix to the tensor, else from the tensor */
