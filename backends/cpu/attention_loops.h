@@ -14,7 +14,8 @@
  * compute bit-identical scores. A pair (row, key) is hidden if the mask or the window excludes the
  * key; hidden pairs contribute to no sum. attention_scores.h masks the scores of a row.
  *
- * Packed matrices are made of panels: (k, A_PANEL) elements, for A_PANEL columns each.
+ * Packed matrices are made of panels: (k, A_PANEL) elements, for A_PANEL columns each. attention.c
+ * defines the structs attention (a call), operand and part.
  */
 // SPDX-License-Identifier: MIT
 

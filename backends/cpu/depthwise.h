@@ -17,8 +17,8 @@ enum {
     DEPTHWISE_GRADIENTS = 9  /* taps of a weight whose gradients are summed in registers together */
 };
 
-/** A loop over all channels. It computes y, the elements of x of one form (ts_kernel_windows() in
- * kernel.h), or the gradient of the weight. */
+/** A loop over all channels. It computes y, the gradient of the weight, or the positions of x with
+ * one remainder modulo the stride (a form of ts_kernel_windows() in kernel.h). */
 typedef struct depthwise {
     windows w;        /* image that windows read, axes (shifts are positive), item; the other
                          members are not used */

@@ -1,7 +1,7 @@
 /*
- * Elementary and activation functions on vectors of f32 and f64. Every variant uses the same
- * formulas, so eager and fused kernels compute the same bits. A lane's result depends only on its
- * argument. Kernel files include this file.
+ * Elementary and activation functions on vectors of f32 and f64. Every variant, and the recipes of
+ * fused groups (recipes.h), use the same formulas, so eager and fused kernels compute the same
+ * bits. A lane's result depends only on its argument. Kernel files include this file.
  *
  *   vmath_real.h   the formulas that f32 and f64 share
  *   vmath.h        polynomials, range reductions and further formulas of f32
