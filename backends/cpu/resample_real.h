@@ -22,6 +22,7 @@ typedef struct S(row_taps) {
     int64_t d, h, plane; /* position of the row in the result */
 } S(row_taps);
 
+/** Row number `row` of the result. */
 VEC_FN S(row_taps) S(taps_of_row)(const resample_job *job, int64_t row)
 {
     const table *depth = &job->axis[0], *height = &job->axis[1];

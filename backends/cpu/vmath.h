@@ -50,6 +50,8 @@ VEC_FN vf vf_exp_reduce(vf x, vf n)
     return vf_fma(n, vf_set1(-VEC_LN2_LO), vf_fma(n, vf_set1(-VEC_LN2_HI), x));
 }
 
+/* p(r) of e^r = 1 + r + r^2 p(r), |r| <= ln(2)/2. expm1_poly() is the same for e^r - 1, with one
+ * more coefficient; exp2_poly() is p(r) of 2^r = 1 + r p(r), |r| <= 1/2. */
 VEC_FN vf vf_exp_poly(vf r)
 {
     /* minimax.py exp */

@@ -43,6 +43,8 @@ VEC_FN vd vd_exp_reduce(vd x, vd n)
     return vd_fma(n, vd_set1(-0x1.3de6af278ece6p-42), r);
 }
 
+/* p(r) of e^r = 1 + r + r^2 p(r), |r| <= ln(2)/2. expm1_poly() is the same for e^r - 1, with one
+ * more coefficient; exp2_poly() is p(r) of 2^r = 1 + r p(r), |r| <= 1/2. */
 VEC_FN vd vd_exp_poly(vd r)
 {
     /* minimax.py exp_d */
