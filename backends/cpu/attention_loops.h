@@ -1,5 +1,6 @@
 /*
- * The loops of attention for one element type; attention.c includes this file once for each.
+ * The loops of attention for one element type; attention.c includes this file for f32 and for f64,
+ * after it has defined these macros:
  *
  *   A_T        element type              A_V, A_L   its vector and lanes
  *   A_(name)   a function of this type   A_P(name)  a primitive of vec.h: vf_name or vd_name
@@ -7,11 +8,14 @@
  *   A_MICRO    table of micro-kernels    A_EXP      vector exponential
  *   A_BLOCK    transposes a block of A_L by A_L elements in registers
  *
- * A part is a batch element or a packed sequence. The full score matrix is never stored: a task
- * processes tiles of rows and keys that fit in cache. K is scaled when it is packed, so forward and
- * backward compute bit-identical scores. A pair (row, key) is hidden if the mask or the window
- * excludes the key; hidden pairs contribute to no sum. attention_scores.h masks the scores of a
- * row.
+ * A part is a batch element or a packed sequence; a row is a query token, a key is a key token, lse
+ * is the logsumexp of a row's scores. The full score matrix is never stored: a task processes tiles
+ * of rows and keys that fit in cache. K is scaled when it is packed, so forward and backward
+ * compute bit-identical scores. A pair (row, key) is hidden if the mask or the window excludes the
+ * key; hidden pairs contribute to no sum. attention_scores.h masks the scores of a row.
+ *
+ * Packed matrices are made of panels: (k, A_PANEL) elements, for A_PANEL columns each. attention.c
+ * defines the structs attention (a call), operand and part.
  */
 // SPDX-License-Identifier: MIT
 
@@ -25,8 +29,8 @@ static int64_t A_(blocks)(int64_t n) { return ts_ceil_div(n, MICRO_ROWS); }
 /* ------------------------------------------------------------------------------ products ---- */
 
 /**
- * Packs from (k, columns), whose rows are `row` elements apart, times scale, into panels of
- * (k, A_PANEL). The last panel is padded with zeros. Returns whether all elements are finite.
+ * Packs `from` (k, columns), whose rows are `row` elements apart, times scale, into panels. The
+ * last panel is padded with zeros. Returns whether all packed elements are finite.
  */
 static bool A_(pack)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t columns, A_T scale)
 {
@@ -46,7 +50,7 @@ static bool A_(pack)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t c
     return A_P(hsum)(odd) == 0;
 }
 
-/** True if all elements of from (k, columns), whose rows are `row` elements apart, are finite.
+/** True if all elements of `from` (k, columns), whose rows are `row` elements apart, are finite.
  * columns: a multiple of A_L. */
 static bool A_(is_finite)(const A_T *from, int64_t row, int64_t k, int64_t columns)
 {
@@ -63,8 +67,9 @@ static bool A_(is_finite)(const A_T *from, int64_t row, int64_t k, int64_t colum
     return A_P(hsum)(odd[0] + odd[1]) == 0;
 }
 
-/** Packs the transpose of from (columns, k), times scale, into panels of (k, A_PANEL). It does not
- * check for non-finite elements: in the scores they affect their own key only. */
+/** Packs the transpose of `from` (columns, k), whose rows are `row` elements apart, times scale,
+ * into panels. The function does not look for non-finite elements, which affect only the scores of
+ * their own key. */
 static void A_(pack_transposed)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t columns,
                                 A_T scale)
 {
@@ -76,9 +81,9 @@ static void A_(pack_transposed)(A_T *to, const A_T *from, int64_t row, int64_t k
 }
 
 /**
- * c (m, n) = a (m, k) b (k, n); with `add` the product is added to c. m <= MICRO_ROWS. a has the
- * strides a_row and a_step, c has rows c_row apart, in elements. b has rows b_row apart and panels
- * of A_PANEL columns b_panel apart. Whole vectors of b are read.
+ * c (m, n) = a (m, k) b (k, n); with `add` the product is added to c. m <= MICRO_ROWS. Strides are
+ * in elements: a_row and a_step between rows and columns of a, c_row between rows of c, b_row
+ * between rows of b, b_panel between groups of A_PANEL columns of b. Whole vectors of b are read.
  */
 static void A_(multiply_panels)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row,
                                 int64_t a_step, const A_T *b, int64_t b_row, int64_t b_panel,
@@ -91,8 +96,8 @@ static void A_(multiply_panels)(int64_t m, int64_t n, int64_t k, const A_T *a, i
     }
 }
 
-/** multiply_panels() where b is packed in panels of (depth, A_PANEL), of which the product uses k
- * rows. */
+/** multiply_panels() for a packed b with panels of `depth` rows, of which the product uses the
+ * first k. */
 static void A_(multiply)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row,
                          int64_t a_step, const A_T *b, int64_t depth, A_T *c, int64_t c_row,
                          bool add)
@@ -100,7 +105,7 @@ static void A_(multiply)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t 
     A_(multiply_panels)(m, n, k, a, a_row, a_step, b, A_PANEL, depth * A_PANEL, c, c_row, add);
 }
 
-/** multiply() where a holds weights or gradients of scores, which are 0 for hidden pairs. finite:
+/** multiply() for an a of weights or of gradients of scores, which are 0 for hidden pairs. finite:
  * all elements of b are finite. Otherwise terms with a zero of a are skipped, because 0 * Inf is
  * NaN. */
 static void A_(multiply_weights)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row,
@@ -122,9 +127,9 @@ static void A_(multiply_weights)(int64_t m, int64_t n, int64_t k, const A_T *a, 
         }
 }
 
-/** Products of the row a with n rows of b, `row` elements apart, times scale; all rows have k
- * elements. Fills the last vector of c with zeros. The bits are those of multiply() with
- * pack_transposed(b), but blocks of b are transposed in registers. */
+/** Writes to c the dot products of the row a with n rows of b, which are `row` elements apart,
+ * times scale. All rows have k elements. Pads c with zeros to whole vectors. The bits are those of
+ * multiply() with pack_transposed(b), but blocks of b are transposed in registers. */
 static void A_(multiply_row)(A_T *c, const A_T *a, const A_T *b, int64_t row, int64_t k, int64_t n,
                              A_T scale)
 {
@@ -157,11 +162,12 @@ static void A_(scale)(A_T *x, int64_t n, A_T factor)
 
 /* ----------------------------------------------------------------------------- forward ---- */
 
-/** First element of head h of a part: A_ROWS for operands of query rows, A_KEYS for keys. */
+/** Address of the first element of head h of a part: A_ROWS for operands with one row per query
+ * token, A_KEYS for operands with one row per key token. */
 #define A_ROWS(x, at, h) (A_AT(x, (at)->batch, h) + (at)->row0 * (x).row)
 #define A_KEYS(x, at, h) (A_AT(x, (at)->batch, h) + (at)->key0 * (x).row)
 
-/** Computes out and lse of rows first to first + count - 1 of one head; count <= FORWARD_ROWS. */
+/** Computes out and lse of rows first to first + count - 1 of one head. count <= FORWARD_ROWS. */
 static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, int64_t head,
                              int64_t first, int64_t count)
 {
@@ -250,7 +256,7 @@ static void A_(forward)(void *ctx, int64_t begin, int64_t end)
 
 /* ---------------------------------------------------------------------------- backward ---- */
 
-/** delta[i] = dot(grad, out) - grad of lse, for all rows i of a head. */
+/** delta[i] = dot(grad of out, out) - grad of lse, for all rows i of a head. */
 static void A_(deltas)(const attention *s, A_T *delta, const part *at, int64_t head)
 {
     for (int64_t i = 0; i < at->rows; i++) {
@@ -269,8 +275,8 @@ static void A_(deltas)(const attention *s, A_T *delta, const part *at, int64_t h
     }
 }
 
-/** Computes the gradients of all query heads that share one key head. One task computes them, so
- * sums over heads and tiles have a fixed order. */
+/** Computes dq of all query heads that share key head `shared`, and dk and dv of this key head. One
+ * task does so, so sums over heads and tiles have a fixed order. */
 static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, int64_t shared)
 {
     int64_t tile = s->tile, chunk = BACKWARD_ROWS;

@@ -1,7 +1,10 @@
 /*
- * Converts a row of scores to weights, for one element type; attention_loops.h includes this file.
- * The score of a hidden (row, key) pair becomes -Inf. A row x holds n scores and is padded to whole
- * vectors.
+ * Converts a row of scores to weights, for one element type; attention_loops.h includes this file
+ * and explains the A_ macros, parts, rows, keys and hidden pairs. The score of a hidden pair
+ * becomes -Inf. A row x holds n scores and is padded to whole vectors.
+ *
+ * Row i of a part is aligned with key i + keys - rows. Its window is the keys from c.left before
+ * this key to c.right after it.
  */
 // SPDX-License-Identifier: MIT
 
@@ -32,7 +35,7 @@ static void A_(cap)(A_T *x, int64_t n, A_T cap, A_T *slope)
 }
 
 /** Applies the n mask elements that start at `mask` to the scores x: a false or -Inf element hides
- * the pair, other elements of a floating mask are added. */
+ * the pair, other elements of a floating mask are added to the score. */
 static void A_(add_mask)(const attention *s, const char *mask, A_T *x, int64_t n)
 {
     int64_t step = s->mask[3];
@@ -63,7 +66,9 @@ static void A_(mask_scores)(const attention *s, const part *at, int64_t head, in
         x[j] = -(A_T)INFINITY;
 }
 
-/** Writes the dropout factors (0 or 1 / (1 - p)) of row i for keys key to key + n - 1. */
+/** Writes the dropout factors (0 or 1 / (1 - p)) of row i for keys key to key + n - 1. A
+ * 32-bit draw of Philox (core/philox.h) decides: that of the element whose number is the index of
+ * the pair in (parts, heads, c.rows, c.keys). */
 static void A_(dropout_factors)(const attention *s, const part *at, int64_t head, int64_t i,
                                 int64_t key, A_T *factor, int64_t n)
 {
@@ -98,8 +103,8 @@ typedef struct A_(row_state) {
 } A_(row_state);
 
 /**
- * Online softmax: replaces n scores by exponentials relative to the running maximum, fills the last
- * vector with zeros, and updates the running sum. Returns the factor for earlier sums.
+ * Online softmax: replaces n scores by exponentials relative to the running maximum, pads them with
+ * zeros to whole vectors, and updates the state. Returns the factor for the row's earlier sums.
  */
 static A_T A_(online_softmax)(A_(row_state) *state, A_T *x, int64_t n)
 {

@@ -1,4 +1,5 @@
-/** @file axes.h  The order of spatial dims in loops of pooling, padding and resizing. */
+/** @file axes.h  The order of spatial dims in loops of pooling, padding and resizing. Included by
+ * pool.c and resample.c. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_AXES_H
 #define TS_BACKENDS_CPU_AXES_H
@@ -6,16 +7,16 @@
 #include "core/tensor.h"
 #include "include/tessera/kernel.h"
 
-/* An image of this many bytes is in memory, not in a cache, and processors prefetch its pixels if a
- * loop reads them in order. */
+/* An argument of at least this many bytes (16 MiB) is taken to be in memory, not in a cache. Loops
+ * then read its pixels in the order of memory, because the processor prefetches them. */
 #define TS_LARGE_IMAGE ((int64_t)16 << 20)
 
 /** True if the dim has size 1 in the argument and in the result. */
 TS_INLINE bool ts_axis_is_one(const ts_axis *a) { return a->in == 1 && a->out == 1; }
 
-/** Decodes the call. If the last dim has size 1 in the argument and in the result, it is
- * swapped with a larger dim, so that loops along the last dim have work. The swap
- * changes no address. */
+/** Decodes the call. If the last spatial dim has size 1 in the argument and in the result, it is
+ * swapped with the nearest larger dim, so that loops along the last dim have work. The elements
+ * keep their order in memory, because all dims between the two have size 1. */
 TS_INLINE ts_resampling ts_cpu_resampling(const ts_frame *f)
 {
     ts_resampling r = ts_kernel_resampling(f);
@@ -28,8 +29,8 @@ TS_INLINE ts_resampling ts_cpu_resampling(const ts_frame *f)
     return r;
 }
 
-/** True if t, an argument or result of the call, is (N, C, ...) in channels-last. Strides alone do
- * not decide: (C, H, W) with dims of size 1 may have those of channels-last. */
+/** True if t, an argument or result of the call, is (N, C, ...) in channels-last. The number of
+ * planes is compared too, because (C, H, W) with dims of size 1 may have channels-last strides. */
 TS_INLINE bool ts_is_last_image(const ts_resampling *r, const ts_tensor *t)
 {
     return ts_is_dense_last(t) && t->sizes[0] * t->sizes[1] == r->planes;

@@ -1,12 +1,14 @@
-/* The loops of batch norm and group norm for one real type; included by batch_norm.c, which defines
- * pieces. A task computes one piece of some channels or, in channels-last, of all channels. bf16
- * and f16 are converted in registers. */
+/* The loops of batch norm and group norm for one real type T (real_names.h); included by
+ * batch_norm.c, which explains pieces and the members of channel_job. A task computes one piece of
+ * some channels or, in channels-last, of all channels. bf16 and f16 are converted in registers. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/kinds_real.h"
 
-enum { S(GROUP) = 4,                   /* vectors of columns that are summed together */
+/* In channels-last, a row is one position of all channels. A column_ function processes up to GROUP
+ * vectors of channels over a strip of rows. */
+enum { S(GROUP) = 4,                   /* vectors of channels that are summed together */
        S(BAND) = 2048 / sizeof(T),     /* most channels of a band, which keeps its sums in arrays */
-       S(PAGE) = 4096, S(STRIP) = 8,   /* bytes of a page; rows of a strip of longer rows */
+       S(PAGE) = 4096, S(STRIP) = 8,   /* bytes of a page; rows of a strip if a row is longer */
        S(FIRST) = 8 };                 /* rows whose mean approximates that of a piece */
 
 /** The piece of a task: `rows` rows of `length` elements. A row is one channel; in channels-last it
@@ -17,6 +19,8 @@ typedef struct S(channel_piece) {
     double *sums;                 /* sums of the first channel in this piece */
 } S(channel_piece);
 
+/** The piece of a task. Tasks are numbered by sample, then piece, then (unless channels-last) block
+ * of job->together channels. */
 VEC_FN S(channel_piece) S(piece_of)(const channel_job *job, int64_t task)
 {
     int64_t channels = job->channels, k = 0, i = task;
@@ -40,8 +44,8 @@ VEC_FN S(channel_piece) S(piece_of)(const channel_job *job, int64_t task)
 /* ------------------------------------------------------------------------------- moments ---- */
 
 /** Stores the moments of n values: in to[0] the mean, in to[1] the sum of squared deviations from
- * the mean. m: an approximate mean; apart, squares: sums of the deviations from m and of their
- * squares, which correct m. The mean of equal values is exact. */
+ * the mean. m: an approximate mean. apart and squares: the sums of the deviations from m and of
+ * their squares, by which m is corrected. The mean of equal values is exact. */
 VEC_FN void S(put_moments)(double *to, T m, T apart, T squares, int64_t n)
 {
     double by = (double)apart / (double)n, left = (double)squares - by * (double)apart;
@@ -49,8 +53,7 @@ VEC_FN void S(put_moments)(double *to, T m, T apart, T squares, int64_t n)
     to[1] = left < 0 ? 0 : left;
 }
 
-/** Stores the moments of the n elements starting at x[from]: mean, and sum of squared deviations.
- */
+/** Stores the moments (put_moments()) of the n elements starting at x[from]. */
 VEC_FN void S(row_moments)(ts_dtype kind, const void *x, int64_t from, int64_t n, double *to)
 {
     V sum[4] = {{0}}, apart[2] = {{0}}, squares[2] = {{0}};
@@ -80,10 +83,10 @@ VEC_FN void S(row_moments)(ts_dtype kind, const void *x, int64_t from, int64_t n
     S(put_moments)(to, mean, F(hsum)(apart[0] + apart[1]), F(hsum)(squares[0] + squares[1]), n);
 }
 
-/** Number of lanes to access in row r of `rows` rows of `step` channels, of which `left` are valid.
- * It is LANES, because whole vectors are faster, unless the vector would end after the last row.
- * The other lanes belong to later rows: a sum ignores them, and the later row's store overwrites
- * them. */
+/** Number of lanes to access in row r of a piece of `rows` rows of `step` channels, if a row has
+ * only `left` < LANES channels. It is LANES, because whole vectors are faster, unless the vector
+ * would end after the last row. The lanes after `left` belong to later rows: a sum ignores them,
+ * and the later row's store overwrites them. */
 VEC_FN int64_t S(lanes_of)(int64_t left, int64_t r, int64_t rows, int64_t step)
 {
     return (rows - r) * step >= LANES ? LANES : left;
@@ -97,26 +100,28 @@ typedef struct S(columns) {
     int64_t left;       /* valid lanes of a vector; less than LANES only if a row has fewer */
 } S(columns);
 
-/** Number of rows whose channels of one call are processed before those of the next call. Rows that
- * share a page are read in the order of memory, as prefetching expects; the sums of longer rows
- * stay in registers for a strip. */
+/** Number of rows of a strip: a column_ function processes its channels in a strip before the
+ * function is called for the next channels. If several rows share a page, a strip is one row, so
+ * memory is read in order, as the processor's prefetcher expects. For longer rows, sums stay in
+ * registers over several rows. */
 VEC_FN int64_t S(strip_of)(ts_dtype kind, int64_t channels, int64_t rows)
 {
     bool one = channels == S(GROUP) * LANES || channels <= LANES; /* one call has all channels */
     return one ? rows : channels * ts_dtype_sizes[kind] < S(PAGE) ? 1 : S(STRIP);
 }
 
-/** Loads vector v of row r. */
+/** Loads vector v of `c` in row r. */
 VEC_FN V S(get_column)(ts_dtype kind, const void *x, const S(columns) *c, int64_t r, int v)
 {
     return S(get)(kind, x, c->from + r * c->step + v * LANES,
                   c->left < LANES ? S(lanes_of)(c->left, r, c->rows, c->step) : LANES);
 }
 
-/** Loops over the vectors of a band of channels that starts at *first, which receives the start of
- * the next band: k is the first channel, `slot` the place of the sums in the band's arrays, and
- * `left` the number of valid lanes. Runs `four` for S(GROUP) vectors, else `one` for one. The last
- * vector of n channels is moved back over the vector before it, so that it is whole. */
+/** Loops over the vectors of a band of channels that starts at channel `first`, of n channels in
+ * all. Runs the statement `four` for S(GROUP) vectors together, `one` for a single vector. The
+ * statements use k, the first channel; slot, the place of its sums in the band's arrays; and left,
+ * the number of valid lanes of a vector. The last vector is moved back over the vector before it,
+ * so that it is whole. */
 #define EACH_VECTOR(n, first, four, one)                                                           \
     for (int64_t k = (first), slot = 0, left = LANES; k < (n) && slot < S(BAND);) {                \
         if ((n) - k >= S(GROUP) * LANES) {                                                         \
@@ -134,7 +139,7 @@ VEC_FN V S(get_column)(ts_dtype kind, const void *x, const S(columns) *c, int64_
         slot += LANES;                                                                             \
     }
 
-/** Adds the rows of `c`, times `weight`, to m. */
+/** Adds the rows of `c`, times `weight`, to m, which has one element per channel. */
 VEC_FN void S(column_means)(ts_dtype kind, const void *x, S(columns) c, int vectors, T *m, T weight)
 {
     for (int64_t r = c.begin; r < c.end; r++)
@@ -143,7 +148,7 @@ VEC_FN void S(column_means)(ts_dtype kind, const void *x, S(columns) c, int vect
                                            F(load)(m + v * LANES)));
 }
 
-/** Adds the deviations of the rows of `c` from m, and their squares. */
+/** Adds the deviations of the rows of `c` from m to `apart`, and their squares to `squares`. */
 VEC_FN void S(column_moments)(ts_dtype kind, const void *x, S(columns) c, int vectors, const T *m,
                               T *apart, T *squares)
 {
@@ -165,8 +170,8 @@ VEC_FN void S(column_moments)(ts_dtype kind, const void *x, S(columns) c, int ve
     }
 }
 
-/** Stores the moments of a band of channels that starts at `first`. The approximate means are
- * those of the first rows. Returns the number of channels. */
+/** Stores the moments of a band of channels that starts at `first`. The approximate means are those
+ * of the first S(FIRST) rows. Returns the number of channels of the band. */
 VEC_FN int64_t S(band_moments)(ts_dtype kind, const channel_job *job, const S(channel_piece) *at,
                                int64_t first)
 {
@@ -215,8 +220,8 @@ VEC_FN void S(moments)(ts_dtype kind, const channel_job *job, int64_t begin, int
 
 /* ------------------------------------------------------------- sums for the gradients ---- */
 
-/** Returns the gradient g; with relu, 0 in lanes whose forward result before relu, d slope + base,
- * is at most 0. */
+/** Returns the gradient g. With relu, lanes are 0 if their forward result before relu, d slope +
+ * base, is at most 0. d: x - shift. */
 VEC_FN V S(relu_gradient)(bool relu, V g, V d, V slope, V base)
 {
     return relu ? F(select)(F(le)(F(fma)(d, slope, base), F(zero)()), F(zero)(), g) : g;
@@ -252,7 +257,8 @@ VEC_FN void S(row_sums)(ts_dtype kind, const channel_job *job, bool relu, int64_
     to[1] = (double)F(hsum)(along[0] + along[1]);
 }
 
-/** Adds the sums of the rows of `c`. at: index of the first channel's coefficients. */
+/** Adds the sums of g over the rows of `c` to `sums`, and those of g (x - shift) to `alongs`. at:
+ * index of the first channel's coefficients. */
 VEC_FN void S(column_sums)(ts_dtype kind, const channel_job *job, bool relu, S(columns) c,
                            int64_t at, int vectors, T *sums, T *alongs)
 {
@@ -278,7 +284,8 @@ VEC_FN void S(column_sums)(ts_dtype kind, const channel_job *job, bool relu, S(c
     }
 }
 
-/** Stores the sums of a band of channels that starts at `first`. Returns the number of channels. */
+/** Stores the sums of column_sums() for a band of channels that starts at `first`. Returns the
+ * number of channels of the band. */
 VEC_FN int64_t S(band_sums)(ts_dtype kind, const channel_job *job, bool relu,
                             const S(channel_piece) *at, int64_t first)
 {
@@ -321,7 +328,7 @@ VEC_FN void S(sums)(ts_dtype kind, const channel_job *job, bool relu, int64_t be
 
 /* ------------------------------------------------------------------------------- results ---- */
 
-/** Coefficients of a vector of elements. */
+/** Coefficients of a vector of elements (channel_job). */
 typedef struct S(factors) {
     V shift, scale, add, slope, base;
 } S(factors);

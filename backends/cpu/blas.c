@@ -1,5 +1,5 @@
-/** @file blas.c  Matrix products by CBLAS. Each CBLAS call runs on one thread; the library's thread
- * pool makes several calls in parallel. */
+/** @file blas.c  Matrix products by CBLAS. OpenBLAS is set to one thread per call; the library's
+ * thread pool makes several calls in parallel. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/gemm.h"
 #include "core/process.h"

@@ -1,4 +1,5 @@
-/** @file bytes.h  Copies and fills of short runs of bytes without a call. */
+/** @file bytes.h  Inline copies and fills of runs of bytes, for kernels whose runs are short.
+ * Copies of more than 512 bytes call memcpy(). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_BYTES_H
 #define TS_BACKENDS_CPU_BYTES_H
@@ -9,8 +10,8 @@
 
 enum { TS_FILL_LINE = 32 }; /* bytes of the pattern of ts_fill_bytes() */
 
-/** Copies fewer than 32 bytes. Two stores may overlap within `to`; the ranges `from` and `to` must
- * not overlap. */
+/** Copies fewer than 32 bytes, by two stores that may overlap each other. The ranges `from` and
+ * `to` must not overlap. */
 TS_INLINE void ts_copy_few_bytes(char *to, const char *from, int64_t bytes)
 {
     if (bytes >= 16) {

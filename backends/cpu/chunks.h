@@ -1,7 +1,12 @@
 /**
  * @file chunks.h
- * A call of a convolution, its scratch memory, and the division of its positions into chunks, each
- * of which is a product of matrices. Included by convolution.c only.
+ * The parts of convolution.c that its headers share: a call's result (job), its scratch memory, and
+ * the division of its positions into chunks, each of which is a product of matrices. Part of
+ * convolution.c, which includes it through onednn_calls.h and patches.h.
+ *
+ * Terms of these files (ts_window_axis in kernel.h): a position is an element of y, or of x in the
+ * gradient of x, without its channel. Its window is the part of the other image that it reads, one
+ * element per tap (element of the kernel) and channel.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_CHUNKS_H
@@ -11,26 +16,31 @@
 #include "backends/cpu/sgemm.h"
 #include "backends/cpu/windows.h"
 
-#define CHUNK (1 << 18)     /* maximum elements of a chunk's matrix, unless CHUNK_ROWS needs more */
-#define CHUNK_ROWS 512      /* positions that a chunk should have, because each packs the weight */
-#define SMALL_IMAGE 256     /* images with fewer positions share chunks */
+/* The matrix of a chunk has at most CHUNK elements, but a chunk may have CHUNK_ROWS positions in
+ * any case, because each chunk packs the weight again. */
+#define CHUNK (1 << 18)
+#define CHUNK_ROWS 512
+#define SMALL_IMAGE 256 /* images with fewer positions share chunks */
 
-/** A call of convolution or convolution_backward. Tensors are borrowed. */
+/** One result of a call of convolution or convolution_backward: y, x (or its gradient), or the
+ * gradient of the weight. x and y are those of ts_convolution (kernel.h). Tensors are borrowed. */
 typedef struct job {
     const ts_frame *frame;
     ts_convolution c;
     image x, y;
     const ts_tensor *weight; /* the weight, or its gradient */
     const ts_tensor *bias;
-    bool last; /* the result image is planned with channels innermost */
+    bool last; /* the result image is computed with channels innermost: the shape rule plans this
+                  layout, or images are copied to it. A caller's destination may have another one */
     ts_dtype dtype;
     int item;  /* bytes of an element */
-    ts_onednn_plan *plan; /* oneDNN's primitives, which the first run of the functions below sets;
-                             NULL: the library's kernels compute the call */
+    ts_onednn_plan *plan; /* primitives of oneDNN, found in the pass that measures scratch memory;
+                             NULL: the library's kernels compute the result */
 } job;
 
-/** The weight of a group as a matrix (features, taps, channels), or with to_x (channels, taps,
- *  features); taps are the last dim unless by_window. */
+/** Describes the weight of a group as a matrix. Its rows are features and its columns channels;
+ *  with to_x its rows are channels and its columns features. The matrix is (rows, taps, columns)
+ *  with by_window, else (rows, columns, taps). */
 static weights weights_of(const job *b, int64_t group, const axis *a, bool to_x, bool by_window)
 {
     const ts_convolution *c = &b->c;
@@ -46,17 +56,17 @@ static weights weights_of(const job *b, int64_t group, const axis *a, bool to_x,
     return w;
 }
 
-/** Scratch memory of a call. The functions below run twice: first without memory, to compute its
- *  size, then with memory, to compute the result. */
+/** Scratch memory of a call. Functions with a scratch argument run twice. The first run is "without
+ *  memory": it computes the size. The second run computes the result. */
 typedef struct scratch {
-    bool allocated; /* false: only compute `most` */
+    bool allocated; /* false: without memory */
     char *base;
     size_t used, most; /* bytes in use; largest `used` */
-    ts_status status;  /* failure of the last part that can fail */
+    ts_status status;  /* first failure; the jobs after it do nothing */
 } scratch;
 
-/** Takes `bytes` bytes, rounded up to cache lines, and adds them to s->used. The caller restores
- *  s->used to give them back. NULL without memory. */
+/** Takes `bytes` bytes, rounded up to cache lines of 64 bytes, and adds them to s->used. The caller
+ *  restores s->used to give them back. NULL without memory. */
 static char *take(scratch *s, int64_t bytes)
 {
     char *at = s->allocated ? s->base + s->used : NULL;
@@ -65,7 +75,7 @@ static char *take(scratch *s, int64_t bytes)
     return at;
 }
 
-/** Computes a product; without memory, only its scratch size. */
+/** Computes the product g; without memory, only its scratch size. */
 static void multiply(const ts_gemm *g, ts_dtype dtype, scratch *s)
 {
     size_t used = s->used;
@@ -75,16 +85,17 @@ static void multiply(const ts_gemm *g, ts_dtype dtype, scratch *s)
     s->used = used;
 }
 
-/** Division of positions into chunks, which depends only on shape and planned layout. */
+/** Division of the positions of a batch into chunks. It depends only on shape and planned
+ * layout. */
 typedef struct cuts {
     int64_t all;   /* number of positions */
-    int64_t whole; /* a chunk does not cross multiples of this: all positions, or one image's */
-    int64_t most;  /* maximum positions of a chunk */
+    int64_t whole; /* no chunk crosses a multiple of `whole`: all positions, or those of an image */
+    int64_t most;  /* most positions of a chunk */
 } cuts;
 
-/** Computes the division for chunks of about `wanted` positions. last: channels are innermost, so
- *  the positions of all images are rows of one matrix. Otherwise each large image is a matrix, and
- *  small images are combined in scratch. */
+/** Computes the division into chunks of at most `wanted` positions, or CHUNK_ROWS if that is more.
+ *  last: channels are innermost, so the positions of all images are rows of one matrix. Otherwise
+ *  each large image is a matrix, and small images are combined in scratch. */
 static cuts cut(const axis *a, int64_t batch, bool last, int64_t wanted)
 {
     int64_t each = a[0].count * a[1].count * a[2].count;

@@ -1,10 +1,9 @@
 /**
  * @file columns.h
- * The gradient of x of a convolution as columns; with the roles of x and y exchanged, the y of a
- * transposed convolution. One product computes all columns of a chunk of positions of y: y
- * (positions, features) times the weight (features, columns), whose layout is that of the tensor. A
- * column is a channel and a tap. Each column is then copied, or added, to the elements of x that
- * its tap reads.
+ * The gradient of x of a convolution as columns; also the result of a transposed convolution. A
+ * column is a pair of a channel and a tap. One product computes the columns of a chunk of positions
+ * of y: y (positions, features) times the weight (features, columns), whose layout is that of the
+ * tensor. Each column is then copied, or added, to the elements of x that its tap reads.
  *
  *   has_patches()    the kernel is as large as its stride, without padding and dilation: each
  *                    element of x has one tap, so columns are copied
@@ -23,7 +22,7 @@
 #define COLUMN_FEATURES 16 /* least features of y, per group, for these */
 #define COLUMN_WASTE 2     /* windows of y, per position of y, from which columns are added */
 
-/** True if the windows of x cover it and do not overlap. */
+/** True if the windows of x cover x, do not overlap, and have more than one element. */
 static bool has_patches(const ts_convolution *c)
 {
     int64_t taps = 1;
@@ -54,10 +53,10 @@ static bool suits_columns(const job *b)
     return taps > 1 && b->dtype != TS_BF16 && (few || windows >= COLUMN_WASTE * positions);
 }
 
-/** A call for one group: the product of a chunk is (count, columns), or, unless last, (columns,
- *  count). */
+/** A call for one group. The product of a chunk of `count` positions is (count, columns) if
+ *  `last`, else (columns, count). */
 typedef struct columns {
-    image x, y;
+    image x, y;        /* the result; the source */
     axis axis[3];      /* positions of y; taps of the weight */
     weights weight;    /* (features, columns) */
     int64_t batch, channels, taps, features;
@@ -176,7 +175,7 @@ static void start_image(columns *p)
     ts_parallel_for(lines, 1 + 16384 / (p->channels * p->x.size[2] + 1), start_lines, p);
 }
 
-/** Fills the matrix of sums, unless last, with the bias of its rows. */
+/** Fills the sums (columns, count) with the bias of their rows. */
 static void fill_sums(const columns *p)
 {
     for (int64_t i = 0; i < p->channels * p->taps; i++)
@@ -195,6 +194,7 @@ static void move_columns(const job *b, columns *p)
         ts_parallel_for(images * rows, 1 + 16384 * images * rows / (work + 1), add_columns, p);
 }
 
+/** Computes x for one group; without memory (chunks.h), only its scratch size. */
 static void make_columns(const job *b, int64_t group, scratch *s)
 {
     const ts_convolution *c = &b->c;

@@ -1,9 +1,8 @@
 /**
- * @file convolution.c  Convolutions as products of matrices.
+ * @file convolution.c  Convolutions, mostly as products of matrices.
  *
- * The result y and both gradients are products of a matrix of windows, which is gathered chunk by
- * chunk. The division into chunks depends only on the shape, so results do not depend on the number
- * of threads.
+ * The result y and both gradients are products of a matrix of windows. Windows are read in place if
+ * their elements form a matrix in memory, else gathered chunk by chunk.
  *
  *   y                   windows of x times the weight
  *   gradient of x       windows of y times the weight. A window holds the elements of y that an
@@ -12,9 +11,16 @@
  *                       element is written twice
  *   gradient of weight  windows of x times y, added up over chunks
  *
- * Calls with few channels are sums without matrices (direct.h, depthwise.h). If windows of x do not
- * overlap, if x has few channels, or if windows of y are mostly padding, one product computes the
- * gradient of x for all remainders (columns.h).
+ * The method and the division into chunks depend on shapes, layouts, dtype and instruction set, so
+ * results do not depend on the number of threads:
+ *
+ *   onednn_calls.h      f32 calls for which oneDNN is installed and faster
+ *   one_tap.h           bf16, and gradients of bf16 and f16, with windows of one element
+ *   depthwise.h         depthwise calls over channels-last images
+ *   direct.h            few channels: sums without matrices
+ *   columns.h           gradient of x if its windows do not overlap, or with few channels of x
+ *   window_tiles.h      products of f32 or bf16 whose windows are gathered tile by tile
+ *   chunks.h            other products
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"

@@ -1,7 +1,8 @@
 /**
  * @file depthwise.h
- * Depthwise convolutions of images with channels innermost: vectors run along channels. Included by
- * convolution.c only.
+ * Depthwise convolutions (each group has one channel of x and one of y) of images with channels
+ * innermost: vectors run along channels. Included by convolution.c only. A tap is an element of the
+ * kernel; a position is an element of the result without its channel.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_DEPTHWISE_H
@@ -11,15 +12,16 @@
 #include "backends/cpu/windows.h"
 
 enum {
-    DEPTHWISE_TAPS = 32,     /* most taps that are summed together */
+    DEPTHWISE_TAPS = 32,     /* most taps that a result adds before it is stored */
     DEPTHWISE_POSITIONS = 4, /* positions that share the loads of a tap's weights */
-    DEPTHWISE_GRADIENTS = 9  /* taps whose gradients are summed together */
+    DEPTHWISE_GRADIENTS = 9  /* taps of a weight whose gradients are summed in registers together */
 };
 
-/** A call: all channels of y, of the elements of x of one form, or of the gradient of the
- * weight. */
+/** A loop over all channels. It computes y, the gradient of the weight, or the positions of x with
+ * one remainder modulo the stride (a form of ts_kernel_windows() in kernel.h). */
 typedef struct depthwise {
-    windows w;        /* windows of all channels; shifts are positive */
+    windows w;        /* image that windows read, axes (shifts are positive), item; the other
+                         members are not used */
     image to;         /* the result image; for the gradient of the weight: y */
     char *weight;     /* (taps, channels), or its gradient */
     const char *bias; /* (channels), or NULL */

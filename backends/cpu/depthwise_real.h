@@ -1,17 +1,17 @@
-/* The loops of depthwise.h for one real type. */
+/* The loops of depthwise.h for one real type T (real_names.h), with vectors V of LANES channels. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real_names.h"
 
-/** Taps that are summed together: for each tap, channel 0 of its element at the first position (x)
- *  and of its weight (k). */
+/** Taps that are summed together. For each tap, x points to channel 0 of the element that it
+ *  multiplies at the next position, and k to channel 0 of its weight. */
 typedef struct S(taps) {
     const T *x[DEPTHWISE_TAPS], *k[DEPTHWISE_TAPS];
     int64_t count;
     bool more; /* true: add to the stored results */
 } S(taps);
 
-/** Computes channels c to c + n - 1 (at most LANES) of `positions` results. x_step and to_step:
- *  distances of positions in elements. */
+/** Computes channels c to c + n - 1, n <= LANES, of `positions` consecutive positions. x_step and
+ *  to_step: distances of positions in elements. */
 VEC_FN void S(sum_channels)(const int positions, const S(taps) *t, const T *bias, T *to,
                             int64_t x_step, int64_t to_step, int64_t c, int64_t n)
 {
@@ -28,6 +28,7 @@ VEC_FN void S(sum_channels)(const int positions, const S(taps) *t, const T *bias
     TS_UNROLL(4) for (int p = 0; p < positions; p++) F(store_n)(to + p * to_step + c, sum[p], n);
 }
 
+/** sum_channels() for all channels. */
 VEC_FN void S(sum_positions)(const int positions, const S(taps) *t, const depthwise *d, T *to,
                              int64_t x_step, int64_t to_step)
 {
@@ -101,15 +102,16 @@ static void S(sum_lines)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** A tap whose gradient is computed: indices of the first two dims, offset in the last dim, and
- *  the positions of a line at which it lies in the image. */
+/** A tap whose gradient is computed: its indices j0 and j1 along the first two dims; offset, the
+ *  index in an image line of the element that it multiplies at position 0; and the positions [low,
+ *  high) of a line at which it is inside the image. */
 typedef struct S(grad_tap) {
     int64_t j0, j1, offset, low, high;
     const T *x; /* the tap's element at the line's first position; NULL if the line is outside */
 } S(grad_tap);
 
-/** Adds the products of n channels of y and of `taps` taps at positions low to high - 1 of a line
- *  to sums, (taps, LANES). */
+/** Adds to sums (taps, LANES) the products of n channels of y with the elements of x that `taps`
+ *  taps multiply, over positions low to high - 1 of a line. */
 VEC_FN void S(grad_weight_line)(const int taps, const S(grad_tap) *tap, const T *y, int64_t x_step,
                                 int64_t y_step, int64_t low, int64_t high, int64_t n, T *sums)
 {
@@ -174,8 +176,8 @@ VEC_FN void S(grad_weight_block)(const int count, const depthwise *d, int64_t fi
         F(store_n)((T *)d->weight + (first + j) * d->channels + c, F(load)(sums + j * LANES), n);
 }
 
-/** Computes the gradients of the weights of blocks begin to end - 1 of LANES channels. The last
- *  block of taps may overlap the block before it. */
+/** Computes the gradients of the weights of LANES-channel blocks begin to end - 1, `count` taps at
+ *  a time. The last taps may overlap those before them. */
 VEC_FN void S(grad_weight_in_blocks)(const int count, const depthwise *d, int64_t begin,
                                      int64_t end)
 {
@@ -189,6 +191,7 @@ VEC_FN void S(grad_weight_in_blocks)(const int count, const depthwise *d, int64_
         }
 }
 
+/** Body of the parallel loop for the gradient of the weight: blocks of LANES channels. */
 static void S(grad_weight_channels)(void *ctx, int64_t begin, int64_t end)
 {
     const depthwise *d = ctx;

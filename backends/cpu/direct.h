@@ -6,10 +6,11 @@
  * A task copies a part of one group's image into a slab: zeros for padding, and with a stride one
  * plane per phase, that is, per remainder of the index modulo the stride. In a slab, the elements
  * that a tap multiplies at consecutive positions are adjacent, for any stride and dilation. Vectors
- * run along positions, across the ends of lines.
+ * run along positions: across the ends of lines for results, along each line for gradients of the
+ * weight.
  *
- * Each result is one chain of fused multiply-adds, and each gradient of a weight is summed image by
- * image by one thread. So results do not depend on the number of threads.
+ * Each result is one chain of multiply-adds (vf_fma()), and each gradient of a weight is summed
+ * image by image by one thread. So results do not depend on the number of threads.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_DIRECT_H
@@ -18,7 +19,7 @@
 #include "backends/cpu/vec.h"
 #include "backends/cpu/windows.h"
 
-/* Vectors of sums that hide the latency of multiply-adds and fit the registers. */
+/* Vectors of sums that a loop keeps in registers: enough to hide the latency of multiply-adds. */
 #if VEC_ISA == VEC_IS_avx512 || defined(__aarch64__)
 #define DIRECT_SUMS 16
 #else
@@ -28,23 +29,27 @@
 #define DIRECT_VECTORS(rows) ((DIRECT_SUMS + (rows) - 1) / (rows))
 enum {
     DIRECT_ROWS = 4,        /* result channels that are summed together */
-    DIRECT_TAPS = 8,        /* gradients of a channel's weight that are summed together */
-    DIRECT_SLACK = 4 * 16,  /* elements of a slab that whole vectors may read past its end */
-    DIRECT_SLAB = 1 << 16   /* elements of a slab, and of its results, unless one line has more */
+    DIRECT_TAPS = 8,        /* most taps of a result channel whose gradients are summed together */
+    DIRECT_SLACK = 4 * 16,  /* elements after a slab, and after a channel of its results, that whole
+                               vectors may access */
+    DIRECT_SLAB = 1 << 16   /* elements that a slab, and its results, should not exceed; a part has
+                               at least one position along the dim `split` */
 };
 
-/** A call for all groups, or its part of the outermost spatial dim in a task. */
+/** A call for all groups, or the part of it that a task computes (part_of()). */
 typedef struct direct {
-    image from, to;   /* to: the result; for the gradient of the weight: y */
+    image from, to;   /* from: the source; to: the result, or y for the gradient of the weight */
     axis axis[3];     /* shifts are positive */
     int64_t batch, groups;
     int64_t rows, channels; /* channels per group of `to` and `from` */
     int64_t depth;    /* products of a result: channels times taps */
     char *weight;     /* (groups, rows, depth), or its gradient */
     const char *bias; /* (groups * rows), or NULL */
-    int64_t *offset;  /* (depth): the tap's first element in the slab */
-    int64_t phases[3], extent[3]; /* numbers of planes of a channel in a slab; their sizes */
-    int64_t split, parts; /* the dim that is divided among tasks, and the number of parts */
+    int64_t *offset;  /* (depth): index in the slab of the element that a channel's tap multiplies
+                         at position 0 */
+    int64_t phases[3], extent[3]; /* phases per dim, whose product is the number of planes of a
+                                     channel in the slab; sizes of a plane */
+    int64_t split, parts; /* the dim whose positions are divided among tasks; number of parts */
     int64_t slab;     /* elements of a slab */
     int64_t positions; /* elements of a result channel in scratch: lines as long as in the slab,
                           without gaps for the gradient of the weight */
@@ -61,14 +66,15 @@ static int64_t direct_extent(const axis *a, int64_t count)
     return count + (a->taps ? (a->taps - 1) * a->shift / a->move : 0);
 }
 
-/** Number of phases of a dim: remainders of the taps' indices modulo the stride. */
+/** Number of phases of a dim: at most its stride (a->move), fewer if the window is shorter. */
 static int64_t direct_phases(const axis *a)
 {
     return a->taps ? ts_min64(a->move, (a->taps - 1) * a->shift + 1) : 1;
 }
 
-/** Sets the sizes of slabs. grad_weight: a slab of `to` follows that of `from`. The number of parts
- *  changes results only if grad_weight is set. */
+/** Sets the members from phases to scratch_each, except workers and scratch. grad_weight: a copy of
+ *  y follows the slab of x in scratch memory. The number of parts then changes the results, so it
+ *  does not depend on the number of threads. */
 static void plan_direct(direct *t, bool grad_weight)
 {
     int64_t channel = 1;
@@ -140,7 +146,7 @@ static direct part_of(const direct *t, int64_t n, int64_t g, int64_t part)
     return p;
 }
 
-/** Sets bytes to 0. Often they are one f32, which needs no call of memset(). */
+/** Sets bytes to 0. Often there is one f32, for which memset() is not called. */
 TS_INLINE void clear(char *to, int64_t bytes)
 {
     if (bytes == 4)
@@ -149,8 +155,8 @@ TS_INLINE void clear(char *to, int64_t bytes)
         memset(to, 0, (size_t)bytes);
 }
 
-/** Fills the planes of one phase of all channels, which are `channel` elements apart in the
- * slab. */
+/** Fills one phase's plane of each channel. The planes of adjacent channels are `channel` elements
+ * apart in the slab. */
 static void fill_phase(const direct *t, char *to, int64_t channel, const int64_t *phase)
 {
     const axis *a = t->axis;

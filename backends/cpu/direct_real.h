@@ -1,9 +1,10 @@
-/* The loops of direct.h and depthwise.h for one real type. */
+/* The loops of direct.h for one real type T (real_names.h), with vectors V of LANES elements. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real_names.h"
 
-/** Computes `vectors` vectors of positions of `rows` channels: to (rows, to_row). x: the first
- *  element in the slab; w: (rows, depth); bias: (rows), or NULL. */
+/** Computes `vectors` vectors of positions of `rows` result channels. x: the slab, from the first
+ *  position on; w: (rows, depth); bias: (rows), or NULL; to: results, rows to_row elements
+ *  apart. */
 VEC_FN void S(sum_taps)(const int rows, const int vectors, const direct *t, const T *x, const T *w,
                         const T *bias, T *to, int64_t to_row)
 {
@@ -24,7 +25,7 @@ VEC_FN void S(sum_taps)(const int rows, const int vectors, const direct *t, cons
             F(store)(to + r * to_row + v * LANES, sum[r][v]);
 }
 
-/** Computes `rows` channels of all positions of a part. */
+/** Computes `rows` result channels at all positions of a part. */
 VEC_FN void S(sum_rows)(const int rows, const direct *t, const T *slab, const T *w, const T *bias,
                         T *to)
 {
@@ -72,8 +73,9 @@ static void S(sum_parts)(void *ctx, int64_t begin, int64_t end)
         }
 }
 
-/** Adds the products of `rows` channels of y and `taps` rows of windows to w, (rows, depth). x: the
- *  slab; y: dense lines of channels y_row elements apart. */
+/** Adds the gradients of `taps` elements of the weight, for each of `rows` channels of y, to w,
+ *  whose rows are depth elements apart. x: the slab; offset: as in `direct`, for these taps; y:
+ *  dense lines; its channels are y_row elements apart. */
 VEC_FN void S(grad_weight_taps)(const int rows, const int taps, const direct *t, const T *x,
                                 const int64_t *offset, const T *y, int64_t y_row, T *w)
 {
@@ -109,6 +111,7 @@ VEC_FN void S(grad_weight_taps)(const int rows, const int taps, const direct *t,
         TS_UNROLL(8) for (int j = 0; j < taps; j++) w[r * t->depth + j] += F(hsum)(sum[r][j]);
 }
 
+/** grad_weight_taps() for all elements of the weight, `taps` at a time. */
 VEC_FN void S(grad_weight_rows)(const int rows, const int taps, const direct *t, const T *slab,
                                 const T *y, int64_t y_row, T *w)
 {

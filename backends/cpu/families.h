@@ -1,5 +1,6 @@
-/* Kernel families of the CPU backend: FAMILY(name) for backends/cpu/name.c; POINTWISE(name) if the
- * family has recipes too. */
+/* Kernel families of the CPU backend; backend.c defines the two macros and includes this list.
+ * FAMILY(name) is the table of kernels in backends/cpu/name.c. POINTWISE(name) is the same for
+ * files that also have recipes (dispatch/recipe.h), from which fused groups make machine code. */
 // SPDX-License-Identifier: MIT
 POINTWISE(activation)
 FAMILY(arg)

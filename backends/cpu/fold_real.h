@@ -1,9 +1,11 @@
 /*
- * Folds of many elements into one value, for one real type: sums, products, extremes. The order of
- * operations depends only on the number of elements:
+ * Folds (reductions) of many elements to one value, for one real type T (real_names.h): sums,
+ * products, extremes. A fold first maps each element to a term (map()), then folds the terms
+ * (fold()). The order of operations depends only on the number of elements:
  *
  *   line     64 bytes of elements, the unit of a fold in every variant
- *   leaf     8 lines folded pairwise; the last leaf of a row is 4, 2 and 1 lines and a partial line
+ *   leaf     8 lines folded pairwise; the last leaf of a row has fewer: 4 lines, 2, 1 and a partial
+ *            line, as far as they are there
  *   cascade  the leaves folded pairwise: two of one level make one of the next
  *   value    the last line, its upper half folded onto its lower half until one element is left
  *
@@ -24,8 +26,8 @@ typedef enum fold {
     FOLDS
 #undef FOLD
     FOLD_COUNT,
-    FOLD_TOP = FOLD_COUNT, /* a maximum that may ignore NaN: the caller's sum of exponentials is
-                              NaN anyway */
+    FOLD_TOP = FOLD_COUNT, /* a maximum that may ignore NaN, for softmax and cross_entropy, whose
+                              sum of exponentials is NaN anyway */
     FOLD_DOT               /* the sum of the products with a second row */
 } fold;
 
@@ -35,12 +37,12 @@ enum {
     LEAF_LINES = 8,
     CASCADE_LEVELS = 40, /* a fold of 2^40 leaves is larger than any memory */
     TERMS = 1024,        /* terms that are buffered at a time */
-    LONG_FOLD = 32,      /* least leaves of a long run */
-    /* leaves that are prefetched ahead in a long run; 0: the processor's prefetcher is faster */
+    LONG_FOLD = 32,      /* least leaves of a run that is folded four leaves at a time */
+    /* distance of prefetches in such a run, in leaves; 0: the processor's prefetcher is faster */
     FOLD_AHEAD = VEC_ISA == VEC_IS_avx512 ? 16 : 0
 };
 
-/** term(0) .. term(n - 1) folded pairwise; n is 1, 2, 4 or 8. */
+/** term(0) to term(n - 1) folded pairwise; n is 1, 2, 4 or 8. */
 #define FOLD_TREE(how, n, term)                                                                    \
     ({                                                                                             \
         V tree_ = term(0);                                                                         \
@@ -54,12 +56,13 @@ enum {
         tree_;                                                                                     \
     })
 
-/* Functions that process a whole row are not inlined: a call costs less than another code copy. */
+/* Functions that process a whole row are not inlined: a call costs less than one more copy of their
+ * code. */
 #define FOLD_FN static __attribute__((noinline, unused))
 
 /**
- * Sum of n terms. `term` is an expression for the vector of terms i .. i + left - 1, where left <=
- * LANES; the names of i and left are macro arguments. Its lanes starting at `left` are ignored.
+ * Sum of n terms. `term` is an expression for the vector of terms i to i + left - 1, where left <=
+ * LANES. The caller chooses the names i and left. Lanes of the vector from `left` on are ignored.
  */
 #define SUM_OF(i, left, n, term)                                                                   \
     ({                                                                                             \
@@ -94,6 +97,7 @@ typedef struct S(cascade) {
 
 /* ------------------------------------------------------------------ terms of a fold ------- */
 
+/** The value of an empty fold. */
 VEC_FN V S(identity)(fold how)
 {
     return F(set1)(how == FOLD_PROD                      ? 1
@@ -108,8 +112,9 @@ VEC_FN S(line) S(identity_line)(fold how)
         line.v[i] = S(identity)(how);
     return line;
 }
-/** Term of an element x. p is the parameter of the element's result: the mean or the largest
- * element; for a dot product p is the other factor. */
+/** Term of an element x. p is a parameter of the fold, the same for all elements of a result: a
+ * mean (FOLD_DISTANCES, FOLD_DEVIATIONS) or the largest element (FOLD_EXP). For FOLD_DOT, p is the
+ * other factor. */
 VEC_FN V S(map)(fold how, V x, V p)
 {
     switch (how) {
@@ -123,6 +128,7 @@ VEC_FN V S(map)(fold how, V x, V p)
     default: return x;
     }
 }
+/** Folds two terms, or two partial folds. */
 VEC_FN V S(fold)(fold how, V a, V b)
 {
     switch (how) {
@@ -142,6 +148,7 @@ VEC_FN S(line) S(fold_line)(fold how, S(line) a, S(line) b)
     return a;
 }
 
+/** Folds the elements of a line to one value: the upper half onto the lower, until one is left. */
 VEC_FN T S(fold_lanes)(fold how, S(line) line)
 {
     for (int w = LINE_VECTORS / 2; w; w /= 2)
@@ -166,7 +173,8 @@ VEC_FN T S(fold_lanes)(fold how, S(line) line)
 
 /* ------------------------------------------------------------------- runs of elements ----- */
 
-/** Adds `line`, the fold of 2^level leaves, to the cascade. */
+/** Adds `line`, the fold of 2^level leaves, to the cascade, whose levels below `level` are
+ * empty. */
 VEC_FN void S(cascade_add)(fold how, S(cascade) *c, S(line) line, int level)
 {
     int k = level;
@@ -189,7 +197,7 @@ VEC_FN T S(cascade_value)(fold how, const S(cascade) *c)
     return S(fold_lanes)(how, line);
 }
 
-/** Folds `lines` (1, 2, 4 or 8) lines at x; for a dot product y has the other factors. */
+/** Folds `lines` (1, 2, 4 or 8) lines at x; for FOLD_DOT y has the other factors. */
 VEC_FN S(line) S(leaf)(fold how, const T *x, const T *y, int lines, V p)
 {
     S(line) leaf;
@@ -235,7 +243,7 @@ VEC_FN S(line) S(last_leaf)(fold how, const T *x, const T *y, int64_t n, V p)
 }
 
 /** Adds the whole leaves of n contiguous elements to the cascade; returns the number of elements
- * folded. y has the other factors of a dot product; otherwise pass x. */
+ * folded. y: the other factors for FOLD_DOT, else x. p: as in map(). */
 VEC_FN int64_t S(fold_leaves)(fold how, S(cascade) *c, const T *x, const T *y, int64_t n, V p)
 {
     int64_t at = 0;
@@ -266,7 +274,7 @@ VEC_FN int64_t S(fold_leaves)(fold how, S(cascade) *c, const T *x, const T *y, i
     return at;
 }
 
-/** Folds n contiguous elements: whole leaves, and the rest as one more leaf. */
+/** Adds n contiguous elements to the cascade: whole leaves, and the rest as one more leaf. */
 VEC_FN void S(fold_run)(fold how, S(cascade) *c, const T *x, const T *y, int64_t n, V p)
 {
     int64_t at = S(fold_leaves)(how, c, x, y, n, p);
@@ -276,12 +284,15 @@ VEC_FN void S(fold_run)(fold how, S(cascade) *c, const T *x, const T *y, int64_t
 
 /* ------------------------------------------------------------------- rows ----------------- */
 
+/** Adds the sum of n contiguous elements to a cascade; sum_value() returns the total. */
 FOLD_FN void S(sum_run)(S(cascade) *c, const T *x, int64_t n)
 {
     S(fold_run)(FOLD_SUM, c, x, x, n, F(zero)());
 }
 FOLD_FN T S(sum_value)(const S(cascade) *c) { return S(cascade_value)(FOLD_SUM, c); }
 
+/** Returns the fold of a row of n contiguous elements; the identity if n is 0. y, p: as in
+ * fold_leaves(). */
 VEC_FN T S(row_fold)(fold how, const T *x, const T *y, int64_t n, T p)
 {
     S(cascade) c;
@@ -311,8 +322,8 @@ FOLD_FN T S(row_dot)(const T *x, const T *y, int64_t n)
     return S(row_fold)(FOLD_DOT, x, y, n, 0);
 }
 
-/** Returns exp(x - shift) of n < LINE elements as a zero-padded line, and stores the n values at y.
- * The line is not loaded back from y, because a partial load would stall on the store. */
+/** Returns exp(x - shift) of n < LINE elements as a line padded with zeros, and stores the n values
+ * at y. The line is not loaded back from y, because a load after a partial store stalls. */
 VEC_FN S(line) S(exp_rest)(T *y, const T *x, V shift, int64_t n)
 {
     S(line) rest;
@@ -325,7 +336,8 @@ VEC_FN S(line) S(exp_rest)(T *y, const T *x, V shift, int64_t n)
     return rest;
 }
 
-/** Adds exp(x - shift) of n elements to a cascade and stores the terms at y, which may be x. */
+/** Adds exp(x - shift) of n elements to a cascade and stores the terms at y, which may be x. A rest
+ * of n that is no whole leaf becomes a leaf of its own. */
 FOLD_FN void S(exp_run)(S(cascade) *c, T *y, const T *x, T shift, int64_t n)
 {
     V s = F(set1)(shift);

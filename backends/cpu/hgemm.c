@@ -1,11 +1,15 @@
 /**
  * @file hgemm.c
- * Products of bf16 and f16 matrices. Products with few rows or columns read their operands in place
- * and widen them in registers, because f32 copies would cost more than the product. Other products
- * of bf16 use dot products of pairs, if the processor has AVX512_BF16: a task packs a group of
- * panels of the second operand and multiplies it with a group of rows. k is divided into slices. An
- * element of the result is one chain of additions per slice, and slices are added in order, so the
- * division into tasks changes no bit.
+ * Products of bf16 and f16 matrices by two methods. The division into tasks changes no bit.
+ *
+ * "In place": products with at most FEW rows (or columns). Each task widens these rows to f32,
+ * reads the other operand in place and widens it in registers, because an f32 copy of that operand
+ * would cost more than the product. A task computes whole sums over k.
+ *
+ * "Pairs": other products of bf16, on processors with AVX512_BF16, whose instruction adds the
+ * products of two pairs of bf16 to an f32. A task packs a group of panels of the second operand and
+ * multiplies it with a group of rows. k is divided into slices. An element of the result is one
+ * chain of additions per slice, and the slices are added in order.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/hgemm.h"
@@ -16,7 +20,7 @@
 #include "core/convert.h"
 
 enum {
-    FEW = 2,             /* most rows (or columns) of a product whose operands are read in place */
+    FEW = 2,             /* most rows (or columns) of a product "in place" */
     COLUMNS = 4,         /* vectors of columns that are summed together */
     SLICE = 4096,        /* most rows of a slice of k */
     GROUP_BYTES = 1 << 18, /* most bytes of a packed group of panels, unless it is one panel */

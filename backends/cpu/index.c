@@ -1,6 +1,6 @@
 /**
- * @file index.c  Gather, scatter, and selection and addition of rows by index. Exactly one thread
- * writes an element of the result, and it adds terms in the order of the indices, so sums do not
+ * @file index.c  Gather, scatter, and selection and addition of slices by index. Exactly one thread
+ * writes an element of the result and adds its terms in the order of the indices, so sums do not
  * depend on the number of threads.
  */
 // SPDX-License-Identifier: MIT

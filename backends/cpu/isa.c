@@ -1,4 +1,4 @@
-// Selects the instruction-set variant of the CPU kernels at run time.
+// Selects the instruction-set variant of the CPU kernels at run time. See isa.h.
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/isa.h"
 #include "include/tessera/core.h"

@@ -1,5 +1,7 @@
 /* Vector loads and stores for the dtypes that are computed in one real type T: f64 in f64; f32,
- * bf16 and f16 in f32. Callers pass `kind` as a constant, so each dtype gets its own loop. */
+ * bf16 and f16 in f32. Kernel bodies (*_real.h) include this file; real_names.h defines T, V (a
+ * vector of LANES elements) and S(name). Callers pass `kind`, a dtype, as a constant, so the
+ * compiler makes a loop of its own for each dtype. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real.h"
 
@@ -24,7 +26,8 @@ VEC_FN V S(get)(ts_dtype kind, const void *p, int64_t i, int64_t left)
     (void)kind;
     return S(load_some)((const T *)p + i, left, F(zero)());
 }
-/** Stores the first min(left, LANES) lanes of v from element i of p on, rounded to `kind`. */
+/** Stores the first min(left, LANES) lanes of v at elements i, i + 1, ... of p, rounded to
+ * `kind`. */
 VEC_FN void S(set)(ts_dtype kind, void *p, int64_t i, V v, int64_t left)
 {
 #if TS_REAL == 32
@@ -41,9 +44,10 @@ VEC_FN void S(set)(ts_dtype kind, void *p, int64_t i, V v, int64_t left)
     (void)kind;
     S(store_some)((T *)p + i, v, left);
 }
-/** Loads the last `left` < LANES elements of the row of n elements at `from`; the other lanes are
- * those of `other`. If n >= LANES the load is one whole vector that ends with the row, and the
- * elements are in the last lanes; else they are in the first. */
+/** Loads the last `left` elements of a row, 0 < left < LANES. The row is the n elements of p that
+ * start at element `from`. If n >= LANES, the row's last whole vector is loaded and the elements
+ * are in its last lanes. Otherwise left is n, and they are in the first lanes. The other lanes are
+ * those of `other`. */
 VEC_FN V S(get_last)(ts_dtype kind, const void *p, int64_t from, int64_t n, int64_t left, V other)
 {
     if (n < LANES)

@@ -3,10 +3,11 @@
  * Pointwise loops. A kernel provides, per dtype, a loop over one run of elements with a byte stride
  * per operand. ts_cpu_pointwise() iterates over the plan's dims and divides the work among threads.
  *
- * The templates below build such loops from a function of vectors or of C scalars. Contiguous
- * operands, of which one may be broadcast, have their own inner loops. For other strides, loops of
- * vectors gather the elements into a vector first, so the arithmetic does not depend on an
- * element's layout or position.
+ * The templates in the second half build these loops from an expression of vectors (TS_LOOP1 to
+ * TS_LOOP3) or of C scalars (TS_SCALAR_LOOP1, TS_SCALAR_LOOP2). Contiguous operands, some of which
+ * may be broadcast, have their own inner loops. For other strides, loops of vectors gather the
+ * elements into a vector first, so the arithmetic does not depend on an element's layout or
+ * position.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_LOOPS_H
@@ -25,50 +26,48 @@ typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, co
 /**
  * Runs loops[f->plan->compute] over f->plan->iter. Operands of another dtype than the loop's are
  * converted in blocks that fit the L1 cache. bf16 and f16 use the f32 loop if they have no loop of
- * their own. They also use it for a tensor and a number, unless the plan is TS_POINTWISE_ROUNDED.
- * The f32 loop receives numbers as f32; with TS_POINTWISE_ROUNDED they are first rounded to the
- * half dtype.
+ * their own, and if a call combines a tensor with a number, unless plan->pointwise is
+ * TS_POINTWISE_ROUNDED (dispatch/op.h). The f32 loop receives numbers as f32; with
+ * TS_POINTWISE_ROUNDED they are first rounded to bf16 or f16.
  * @param loops  TS_DTYPE_COUNT loops, NULL where the op is not defined
  * @param cost   approximate cycles per element; determines when to use threads
  * @return TS_ERR_DTYPE if the dtype has no loop; nothing is written then
  */
 ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params, int cost);
-/** Runs a loop over f->plan->iter. */
+/** Runs a loop over f->plan->iter on the thread pool; cost: as in ts_cpu_pointwise(). */
 void ts_cpu_run_space(const ts_frame *f, ts_loop loop, const void *params, int cost);
-/** Runs a loop over an iteration space whose it->items are set. If runs are short or strided, the
- *  operands are copied through contiguous blocks. */
+/** Runs a loop over an iteration space whose it->items are set, on the thread pool. If runs are
+ *  short or strided, operands are copied through contiguous blocks or transposed in tiles. */
 void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int cost);
 /** Runs a loop over any iteration space, run by run, on the calling thread only, for loops whose
  *  runs write the same elements. */
 void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params);
 
-/**
- * Copies elements first to first + n - 1 of a tensor, in row-major order, to a block.
- * @param t  of dtypes of 1, 2, 4 or 8 bytes; any strides, all elements
- */
+/** Copies elements first to first + n - 1 of t in row-major order to contiguous memory at `block`.
+ *  t may have any strides and any dtype. */
 void ts_cpu_gather(const ts_tensor *t, int64_t first, int64_t n, char *block);
 /** True if ts_cpu_gather() of consecutive blocks loads each cache line of t about once. */
 bool ts_cpu_gathers_well(const ts_tensor *t);
 
-/** Grain for ts_parallel_for(): elements per thread that justify a second thread, at `cost` cycles
- *  per element. */
+/** Grain for ts_parallel_for() over elements: the fewest elements of a thread, which are about
+ *  32768 cycles of work at `cost` cycles per element. */
 #define TS_CPU_GRAIN(cost) (32768 / (cost) + 1)
 
-/** Kernels of a family for registration; used by backend.c. */
+/** The kernels of a file, for registration by backend.c. */
 typedef struct ts_cpu_family {
     const ts_kernel_def *defs;
     int count;
 } ts_cpu_family;
-/** The support of a kernel that calls ts_cpu_pointwise(). */
+/** ts_accepts of a kernel that calls ts_cpu_pointwise(): all dtypes and strides. */
 #define TS_CPU_POINTWISE {0, TS_TAKES_STRIDES | TS_TAKES_DTYPES}
-/** Defines the family of a kernel file, as its last lines:
+/** Defines the table of kernels of a file (a family, families.h); a kernel file ends with it:
  *  TS_CPU_FAMILY(norm, {TS_OP_layer_norm, layer_norm, {dtypes, flags}}, ...) */
 #define TS_CPU_FAMILY(name, ...)                                       \
     static const ts_kernel_def family_defs[] = {__VA_ARGS__};          \
     extern const ts_cpu_family TS_V(ts_cpu_##name)[1];                 \
     const ts_cpu_family TS_V(ts_cpu_##name)[1] = {{family_defs, TS_COUNTOF(family_defs)}};
 
-/** Recipes of a family; used by backend.c. */
+/** The recipes of a kernel file, for registration by backend.c. */
 typedef struct ts_cpu_recipes {
     const ts_recipe *recipes;
     int count;
@@ -80,7 +79,7 @@ typedef struct ts_cpu_recipes {
     extern const ts_cpu_recipes TS_V(ts_cpu_recipes_of_##name)[1];                \
     const ts_cpu_recipes TS_V(ts_cpu_recipes_of_##name)[1] = {                    \
         {family_recipes, TS_COUNTOF(family_recipes)}};
-/** The recipe of op `name`, whose kernel is name_kernel(). */
+/** The recipe of op `name`, whose kernel is name_kernel(). The other arguments set the texts. */
 #define TS_RECIPE(name, ...) \
     {.op = TS_OP_##name, .kernel = name##_kernel, .variant = VEC_ISA, __VA_ARGS__}
 /** The same text for f32 and f64. */
@@ -92,12 +91,14 @@ typedef struct ts_cpu_recipes {
 #include "backends/cpu/vec.h"
 
 /*
- * One set of loops per element type: T scalar, V vector, p prefix, L lanes. If the operands are
- * contiguous (with two operands, one may be broadcast), whole vectors have their own loop. A second
- * loop, and so a second copy of fn, handles tails and all other strides.
+ * One set of loops per element type: T is the scalar type, V the vector type, p the prefix of its
+ * functions, L the number of lanes. p##_loop1, 2 and 3 are loops of 1, 2 and 3 operands. If these
+ * are contiguous (some of several may be broadcast), whole vectors have their own loop. A second
+ * loop, and so a second inlined copy of fn, handles tails and all other strides. d: addresses of
+ * result and operands; s: their strides in bytes.
  */
 #define TS_LOOP_ACCESS(T, V, p, L)                                                                 \
-    /* n <= L elements, whatever the stride */                                                     \
+    /* loads or stores n <= L elements with any stride */                                          \
     VEC_FN V p##_get(const char *at, int64_t stride, int64_t n)                                    \
     {                                                                                              \
         if (stride == (int64_t)sizeof(T))                                                          \
@@ -120,7 +121,7 @@ typedef struct ts_cpu_recipes {
         for (int64_t k = 0; k < n; k++)                                                            \
             *(T *)(at + k * stride) = lanes[k];                                                    \
     }                                                                                              \
-    /* one element, whatever its strides */                                                        \
+    /* computes one element */                                                                     \
     VEC_FN void p##_single1(char *const *d, V (*fn)(V, const void *), const void *params)          \
     {                                                                                              \
         *(T *)d[0] = fn(p##_set1(*(const T *)d[1]), params)[0];                                    \
@@ -210,7 +211,8 @@ typedef struct ts_cpu_recipes {
 TS_LOOP_ACCESS(float, vf, vf, VF_LANES)
 TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
 
-/* The same for bf16 and f16, for functions that cost less than f32 copies of the operands. */
+/* The same for bf16 and f16, computed in f32, for functions that cost less than f32 copies of the
+ * operands. */
 #define TS_HALF_ACCESS(kind)                                                                       \
     VEC_FN vf kind##_get(const char *at, int64_t stride, int64_t n)                                \
     {                                                                                              \
@@ -321,8 +323,8 @@ TS_HALF_ACCESS(f16)
         f16_loop##operands(d, s, n, name##_f32_fn, params);                                   \
     }
 
-/** Defines the static loop `name` of one operand x, for f32 (p = vf) or f64 (p = vd). expr is the
- *  result; it may use x and params. */
+/** Defines the static loop `name` (a ts_loop) of one operand x, for f32 (p = vf) or f64 (p = vd).
+ *  expr is the result, a vector; it may use x and params. */
 #define TS_LOOP1(p, name, expr)                                                               \
     VEC_FN p name##_fn(p x, const void *params) { (void)params; return expr; }                \
     static __attribute__((noinline)) void name##_run(char *const *d, const int64_t *s,        \
@@ -337,7 +339,7 @@ TS_HALF_ACCESS(f16)
         else                                                                                  \
             name##_run(d, s, n, params);                                                      \
     }
-/** The loop of a function of two operands a and b. */
+/** The same with two operands a and b. */
 #define TS_LOOP2(p, name, expr)                                                               \
     VEC_FN p name##_fn(p a, p b, const void *params) { (void)params; return expr; }           \
     static __attribute__((noinline)) void name##_run(char *const *d, const int64_t *s,        \
@@ -352,7 +354,7 @@ TS_HALF_ACCESS(f16)
         else                                                                                  \
             name##_run(d, s, n, params);                                                      \
     }
-/** The loop of a function of three operands a, b and c. */
+/** The same with three operands a, b and c. */
 #define TS_LOOP3(p, name, expr)                                                               \
     VEC_FN p name##_fn(p a, p b, p c, const void *params) { (void)params; return expr; }      \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
@@ -360,8 +362,9 @@ TS_HALF_ACCESS(f16)
         p##_loop3(d, s, n, name##_fn, params);                                                \
     }
 /**
- * Defines a loop in plain C: R is the result type, T the operand type. The compiler vectorizes the
- * contiguous case. A result may alias an operand exactly, but must not overlap it partially.
+ * Defines the static loop `name` of one operand x in plain C: R is the result type, T the type of
+ * x, expr the result. The compiler vectorizes the contiguous case. A result may alias an operand
+ * exactly, but must not overlap it partially.
  */
 #define TS_SCALAR_LOOP1(R, T, name, expr)                                                     \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
@@ -392,7 +395,8 @@ TS_HALF_ACCESS(f16)
             *(R *)(to + i * to_step) = (R)(expr);                                             \
         }                                                                                     \
     }
-/** The loop of two operands a and b; its vectorised case allows one broadcast operand. */
+/** The same with two operands a and b. The compiler also vectorizes the case that one of them is
+ *  broadcast and the other contiguous. */
 #define TS_SCALAR_LOOP2(R, T, name, expr)                                                     \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
     {                                                                                         \

@@ -1,9 +1,10 @@
-/* Losses and their gradients for one real type; included by loss.c. */
+/* Losses and their gradients for one real type T (real_names.h); included by loss.c, which explains
+ * class_job and pair_job. half: the dtype bf16 or f16 of the tensors, or 0 if it is that of T. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
-/** Loads min(left, LANES) elements starting at index i, of dtype `half` unless it is 0; the other
- * lanes are 0. */
+/** Loads min(left, LANES) elements starting at index i, widened if `half` is not 0. The other lanes
+ * are 0. */
 VEC_FN V S(load_pair)(ts_dtype half, const void *p, int64_t i, int64_t left)
 {
 #if TS_REAL == 32
@@ -14,6 +15,8 @@ VEC_FN V S(load_pair)(ts_dtype half, const void *p, int64_t i, int64_t left)
 #endif
     return S(load_some)((const T *)p + i, left, F(zero)());
 }
+/** Stores the first min(left, LANES) lanes of v from index i on, rounded to `half` if it is not
+ * 0. */
 VEC_FN void S(store_pair)(ts_dtype half, void *p, int64_t i, V v, int64_t left)
 {
 #if TS_REAL == 32
@@ -47,8 +50,9 @@ typedef struct S(position) {
     V top, rest, loss;
 } S(position);
 
-/** Computes the losses of positions. top: largest logit; sum: sum of exp(x - top) over the classes;
- * own: logit of the target; spread: sum of x - top over the classes, used with label smoothing. */
+/** Computes cross_entropy of positions, one per lane. top: largest logit; sum: sum of exp(x - top)
+ * over the classes; own: logit of the target; spread: sum of x - top over the classes, which is
+ * only used with label smoothing. */
 VEC_FN S(position) S(position_of)(const class_job *job, V top, V sum, V own, V spread)
 {
     S(position) p = {.top = top, .rest = F(log)(sum)};
@@ -58,8 +62,8 @@ VEC_FN S(position) S(position_of)(const class_job *job, V top, V sum, V own, V s
     return p;
 }
 
-/** Number of positions, starting at r, that are processed together, one per lane: their logits of a
- * class are adjacent. */
+/** Number of positions, starting at r, that are processed together, one per lane. Their logits of
+ * one class are adjacent. */
 VEC_FN int64_t S(together)(const class_job *job, int64_t r, int64_t end)
 {
     int64_t row = job->inner - r % job->inner;
@@ -71,8 +75,9 @@ VEC_FN int64_t S(first_class)(const class_job *job, int64_t r)
     return r / job->inner * job->n * job->inner + r % job->inner;
 }
 
-/** Sum over the classes of exp(x - shift), or of x - shift, for `many` adjacent positions. Blocks
- * of classes are summed first, so that the error grows less with their number. */
+/** Sum over the n classes, which are `step` elements apart, of exp(x - shift) (exps) or of x -
+ * shift, for `many` adjacent positions. Blocks of classes are summed first, so that the rounding
+ * error grows less with n. */
 VEC_FN V S(class_sum)(const T *x, bool exps, V shift, int64_t n, int64_t step, int64_t many)
 {
     enum { BLOCK_OF_CLASSES = 64 };
@@ -134,14 +139,17 @@ static void S(cross_entropy_rows)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Scale of a position's gradient: the upstream gradient, times 1 / count for a mean. */
+/** Scale of the gradient of position r: the upstream gradient, times job->factor (1 / count for a
+ * mean) if the loss is reduced. */
 VEC_FN T S(class_scale)(const class_job *job, int64_t r)
 {
     T g = S(element)(job->half, job->g, job->each ? r : 0);
     return job->each ? g : (T)(g * job->factor);
 }
 
-/** dx = (exp(x - lse) - smoothing / n - (1 - smoothing) [class is the target]) * scale */
+/** Gradient of cross_entropy for positions begin to end - 1:
+ * dx = (exp(x - lse) - smoothing / n - (1 - smoothing) [class is the target]) * scale, or 0 at
+ * ignored positions. lse: log(sum(exp)). */
 static void S(cross_entropy_backward_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;
@@ -196,8 +204,8 @@ static void S(cross_entropy_backward_rows)(void *ctx, int64_t begin, int64_t end
 
 static const T S(one) = 1;
 
-/** cross_entropy_grad: computes the gradient of positions while their logits are cached; it may
- * overwrite them. */
+/** cross_entropy_grad: computes the losses of some positions and, unless job->out is NULL, their
+ * gradients while the logits are in cache. The gradients may overwrite the logits. */
 static void S(cross_entropy_grad_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;
@@ -251,6 +259,7 @@ static void S(store_scales)(const class_job *job, int64_t r, int64_t many, int64
 }
 #undef STORE_SCALES
 
+/** Gradient of nll_loss: -scale at the target of each position that is not ignored, 0 elsewhere. */
 static void S(nll_backward_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;
@@ -268,7 +277,7 @@ static void S(nll_backward_rows)(void *ctx, int64_t begin, int64_t end)
 
 /* ------------------------------------------------------------------ pairs of elements ------ */
 
-/** The loss of x against t. */
+/** The loss of x against the target t. beta: the number of smooth_l1 and huber. */
 VEC_FN V S(pair)(pair_kind kind, V x, V t, V beta)
 {
     V d = x - t, size = F(abs)(d), zero = F(zero)();
@@ -319,7 +328,7 @@ VEC_FN V S(pair_slope)(pair_kind kind, bool by_target, V x, V t, V beta)
     return slope;
 }
 
-/** A task is a block of elements. It stores each loss (job->each) or the sum of the block. */
+/** A task is a block of PAIR_BLOCK elements. It stores each loss (job->each) or the block's sum. */
 VEC_FN void S(pair_blocks)(pair_kind kind, const pair_job *job, int64_t begin, int64_t end)
 {
     V beta = F(set1)((T)job->beta);

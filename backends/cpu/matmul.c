@@ -1,5 +1,10 @@
-/** @file matmul.c  Matrix products: mm, bmm, addmm, linear and its gradients. The grid of tiles
- * depends only on the shape, so results do not depend on the number of threads. */
+/**
+ * @file matmul.c
+ * Matrix products: mm, bmm, addmm, linear and its gradients. A product runs as a product with a
+ * vector (matvec_real.h), by the library's micro-kernels (sgemm.h, hgemm.h), by the CBLAS (gemm.h)
+ * tile by tile, or by plain loops. Shape, strides and dtype choose the method and the order of each
+ * sum, so results do not depend on the number of threads.
+ */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/hgemm.h"

@@ -1,5 +1,6 @@
-/* Products of a matrix and a vector for one real type; included by matmul.c. The order of the terms
- * of a sum depends only on their number and on which dim of the matrix is dense. */
+/* Products of a matrix (rows, k) and a vector x for one real type T (real_names.h); included by
+ * matmul.c, which defines the struct matvec. Within a variant, the order of the terms of a sum
+ * depends only on their number and on which dim of the matrix is dense. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real.h"
 
@@ -10,7 +11,8 @@ VEC_FN T S(begin_at)(const matvec *v, int64_t i)
                   : v->bias ? ((const T *)v->bias)[i * v->bias_step] : 0;
 }
 
-/** Adds the products of n elements of `rows` dense rows and of x to the results starting at y. */
+/** Adds to the `rows` results at y, which are y_step apart, the dot products of x with as many
+ * dense rows at a, which are a_row apart; each has n elements. */
 VEC_FN void S(add_dots)(const T *a, int64_t a_row, int rows, const T *x, int64_t n, T *y,
                         int64_t y_step)
 {
@@ -31,7 +33,8 @@ VEC_FN void S(add_dots)(const T *a, int64_t a_row, int rows, const T *x, int64_t
         y[r * y_step] += F(hsum)(even[r] + odd[r]);
 }
 
-/** Computes results begin to end - 1; rows of the matrix are dense. */
+/** Computes results begin to end - 1 if rows of the matrix are dense, in pieces of MATVEC_DEPTH
+ * elements of x. */
 static void S(matvec_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const matvec *v = ctx;
@@ -52,8 +55,8 @@ static void S(matvec_rows)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Adds `columns` dense columns of the matrix, times x, to min(left, LANES) results starting at i.
- */
+/** Adds `columns` dense columns at a, each times a number of `times`, to min(left, LANES) results
+ * starting at i. */
 VEC_FN void S(add_columns_at)(const matvec *v, const T *a, const V *times, int columns, int64_t i,
                               int64_t left)
 {
@@ -64,7 +67,8 @@ VEC_FN void S(add_columns_at)(const matvec *v, const T *a, const V *times, int c
     S(store_some)(y, sum, left);
 }
 
-/** Adds `columns` columns, times x, to results begin to end - 1, which are dense. */
+/** Adds `columns` columns at a, times the elements at x, to results begin to end - 1, which are
+ * dense. */
 VEC_FN void S(add_columns)(const matvec *v, const T *a, const T *x, int columns, int64_t begin,
                            int64_t end)
 {
@@ -78,7 +82,7 @@ VEC_FN void S(add_columns)(const matvec *v, const T *a, const T *x, int columns,
         S(add_columns_at)(v, a, times, columns, i, end - i);
 }
 
-/** Computes results begin to end - 1; columns of the matrix are dense. */
+/** Computes results begin to end - 1 if columns of the matrix are dense. */
 static void S(matvec_columns)(void *ctx, int64_t begin, int64_t end)
 {
     const matvec *v = ctx;

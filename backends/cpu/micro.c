@@ -1,4 +1,5 @@
-/** @file micro.c  Small products in registers, one function for each number of rows and vectors. */
+/** @file micro.c  The micro-kernels of micro.h: small products in registers, one function for each
+ * number of rows and of vectors of columns. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/micro.h"
 

@@ -1,5 +1,5 @@
-/** @file micro_bf16.c  Micro-kernels of bf16 with dot products of pairs (AVX512_BF16). Only the
- * AVX-512 variant has them, and they run only if ts_cpu_has_bf16(). */
+/** @file micro_bf16.c  Micro-kernels (micro.h) of bf16 by the instruction AVX512_BF16 for dot
+ * products of pairs. Only the AVX-512 variant has them, and they run only if ts_cpu_has_bf16(). */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/micro.h"
 

@@ -1,8 +1,9 @@
 /**
  * @file norm.c
- * Layer and RMS normalization over the last dims. Forward and backward each traverse the rows once.
- * Gradients of weight and bias are summed per chunk of ROWS_PER_CHUNK rows; the chunks are added
- * pairwise, so the result does not depend on the number of threads.
+ * Layer and RMS normalization over the last dims. Forward and backward process one row, or a few
+ * rows, at a time, so a short row stays in cache between its sums and its results. Gradients of
+ * weight and bias are summed per chunk of ROWS_PER_CHUNK rows; the chunks are added pairwise, so
+ * the result does not depend on the number of threads.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/rows.h"

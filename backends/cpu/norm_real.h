@@ -1,4 +1,5 @@
-/* Row normalization for one real type; included by norm.c. Rows are n contiguous elements. */
+/* Layer and RMS normalization of rows, and their gradients, for one real type T (real_names.h);
+ * included by norm.c. Rows are n contiguous elements. fold_real.h defines the order of sums. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
@@ -31,7 +32,7 @@ VEC_FN void S(norm_write)(const T *x, const T *w, const T *b, T *y, int64_t n, T
     }
 }
 
-/** Sum of n squared deviations below which the rounding error of the mean matters. */
+/** Limit for the sum of n squared deviations: below it, the rounding error of the mean matters. */
 VEC_FN T S(inexact_limit)(T mean, int64_t n)
 {
     return (sizeof(T) == sizeof(float) ? (T)FLT_EPSILON : (T)DBL_EPSILON) * mean * mean * (T)n;
@@ -74,16 +75,16 @@ static void S(norm_forward)(void *ctx, int64_t begin, int64_t end)
 
 enum {
     S(PIECE) = S(LEAF) << PIECE_LEVEL,
-    S(WIDENED) = TS_REAL == 32 ? TERMS : 1 /* elements of a block of halves */
+    S(WIDENED) = TS_REAL == 32 ? TERMS : 1 /* most elements of bf16 or f16 widened at a time */
 };
 
-/** A fold over a long row, in the order of row_fold(). */
+/** A fold over a long row, which gives the bits of row_fold(). */
 typedef struct S(long_fold) {
     const norm_job *job;
     int64_t row;
     fold how;
-    T p;           /* parameter of the terms */
-    S(line) *lines; /* one per whole piece, for several threads */
+    T p;           /* parameter of the terms (map() in fold_real.h): the mean */
+    S(line) *lines; /* folds of the whole pieces, if several threads share the row; else NULL */
 } S(long_fold);
 
 /** Returns n contiguous elements from index i of a tensor: its memory, or bf16 or f16 widened to
@@ -112,6 +113,7 @@ VEC_FN void S(fold_part)(fold how, const S(long_fold) *l, S(cascade) *c, int64_t
         S(fold_run)(how, c, x, x, some, p);
     }
 }
+/** fold_part() with l->how as a constant. */
 FOLD_FN void S(fold_any)(const S(long_fold) *l, S(cascade) *c, int64_t i, int64_t n)
 {
     switch (l->how) {
@@ -122,7 +124,7 @@ FOLD_FN void S(fold_any)(const S(long_fold) *l, S(cascade) *c, int64_t i, int64_
     }
 }
 
-/** Tasks are the whole pieces of a row. */
+/** Folds pieces of a row. Tasks are its whole pieces. */
 static void S(fold_pieces)(void *ctx, int64_t begin, int64_t end)
 {
     const S(long_fold) *l = ctx;
@@ -134,8 +136,8 @@ static void S(fold_pieces)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Returns the value of a fold over a row. lines: scratch for one line per whole piece, with which
- * the threads share the row; NULL: the calling thread computes the same bits. */
+/** Returns the value of a fold over a row. lines: scratch for one line per whole piece; the threads
+ * then share the row. NULL: the calling thread computes the row, with the same bits. */
 static T S(fold_long)(const norm_job *job, int64_t row, fold how, T p, void *lines)
 {
     S(long_fold) l = {job, row, how, p, lines};
@@ -150,13 +152,14 @@ static T S(fold_long)(const norm_job *job, int64_t row, fold how, T p, void *lin
     return S(sum_value)(&c);
 }
 
+/** The results of a row that write_blocks() writes. */
 typedef struct S(long_row) {
     const norm_job *job;
     int64_t row;
     T mean, rstd;
 } S(long_row);
 
-/** Tasks are blocks of TERMS elements of a row. */
+/** Writes the normalized elements of a row. Tasks are blocks of TERMS elements. */
 static void S(write_blocks)(void *ctx, int64_t begin, int64_t end)
 {
     const S(long_row) *l = ctx;
@@ -198,7 +201,7 @@ static void S(norm_long_row)(const norm_job *job, int64_t r, void *lines)
         S(write_blocks)(&l, 0, blocks);
 }
 
-/** Tasks are rows. */
+/** Normalizes long rows. Tasks are rows. */
 static void S(norm_long_rows)(void *ctx, int64_t begin, int64_t end)
 {
     for (int64_t r = begin; r < end; r++)
@@ -207,9 +210,9 @@ static void S(norm_long_rows)(void *ctx, int64_t begin, int64_t end)
 
 enum { S(ROWS) = 4 }; /* rows whose gradients are computed together */
 
-/** Computes for each of `rows` rows the means of h = g * w and of h * z, z = (x - mean) * rstd. w
- * may be NULL, which means 1. Each row is summed in the lanes of one 64-byte line, so the order of
- * additions is the same in every variant. */
+/** Computes for each of `rows` rows the means of h = g * w and of h * z, where z = (x - mean) *
+ * rstd. w may be NULL, which means 1. Each row is summed in the lanes of one 64-byte line, so the
+ * order of additions is the same in every variant. */
 VEC_FN void S(gradient_means)(const T *x, const T *g, const T *w, int rows, int64_t n,
                               const V *mean, const V *rstd, V *mean_h, V *mean_hz)
 {
@@ -232,9 +235,13 @@ VEC_FN void S(gradient_means)(const T *x, const T *g, const T *w, int rows, int6
 }
 
 /**
- * Computes the gradients of rows r to r + rows - 1. h = grad * weight and z = (x - mean) * rstd:
- *   dx = rstd * (h - mean(h) - z * mean(h z)), without mean(h) for an RMS norm (Ba et al. 2016),
- *   dw += grad * z, db += grad. With `sums`, dw has n sums; db has n sums or is NULL.
+ * Computes the gradients of rows r to r + rows - 1. With h = grad * weight and z = (x - mean) *
+ * rstd (Ba et al., Layer Normalization, 2016):
+ *
+ *   dx = rstd * (h - mean(h) - z * mean(h z)), without mean(h) for an RMS norm
+ *   dw += grad * z, db += grad, if `sums`
+ *
+ * dw and db are n sums each; db may be NULL.
  */
 VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, bool sums, int rows,
                                   int64_t r, T *dw, T *db)

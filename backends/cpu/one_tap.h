@@ -1,8 +1,9 @@
 /**
  * @file one_tap.h
- * Convolutions of bf16 and f16 whose windows are single elements, and their gradients, as products
- * of matrices of halves. Widened copies of whole images would take longer than the products.
- * Included by convolution.c only.
+ * Convolutions of bf16 whose windows are single elements, and the gradients of such convolutions of
+ * bf16 and f16, as products of matrices of halves. Widened copies of whole images would take longer
+ * than the products. Included by convolution.c only. Tensors that the functions return belong to
+ * the current scope, and are NULL after an error.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_ONE_TAP_H
@@ -13,9 +14,10 @@
 #include "include/tessera/ops.h"
 #include "ops/kernel.h"
 
-enum { ONE_TAP_FEW = 16 }; /* most channels of pixels that are too short for tiles */
+enum { ONE_TAP_FEW = 16 }; /* most channels of pixels that are too short for window_tiles.h */
 
-/** True if each position reads one element of each channel, inside the image. */
+/** True if each position of y reads one element of each channel of x, inside the image, and there
+ *  is one group. False for transposed and for empty convolutions. */
 static bool has_one_tap(const ts_convolution *c)
 {
     for (int d = 0; d < 3; d++)
@@ -24,10 +26,11 @@ static bool has_one_tap(const ts_convolution *c)
     return c->groups == 1 && !c->transposed && c->batch && c->channels && c->features;
 }
 
-/** The elements of x that positions read: (batch, channels, y_size). */
+/** A view of the elements of x that positions of y read: (batch, channels, y_size). NULL without
+ *  memory. */
 static ts_tensor *read_elements(ts_tensor *x, const ts_convolution *c)
 {
-    for (int d = 0; d < c->dims; d++) {
+    for (int d = 0; d < c->dims && x; d++) {
         int at = 3 - c->dims + d;
         int64_t end = (c->y_size[at] - 1) * c->stride[at] + 1;
         if (c->stride[at] > 1 || end < x->sizes[2 + d])
@@ -36,7 +39,8 @@ static ts_tensor *read_elements(ts_tensor *x, const ts_convolution *c)
     return x;
 }
 
-/** An image (batch, channels, ...) as a matrix with a row per position. */
+/** An image (batch, channels, ...) as a matrix (rows, channels), one row per position: a view if
+ *  the strides allow, else a copy. */
 static ts_tensor *position_rows(ts_tensor *image, int64_t rows)
 {
     int64_t order[5] = {0}, sizes[2] = {rows, image ? image->sizes[1] : 0};
@@ -62,20 +66,22 @@ static ts_tensor *image_of_rows(ts_tensor *rows, const ts_tensor *like)
     return ts_permute(ts_reshape(rows, sizes, n), order, n);
 }
 
+/** Number of positions of y in the batch. */
 static int64_t positions_of(const ts_convolution *c)
 {
     return c->batch * c->y_size[0] * c->y_size[1] * c->y_size[2];
 }
 
-/** True if a forward call of bf16 is a product of matrices: elements are skipped, so tiles would
- *  read lines that nothing needs, or pixels have few channels, so tiles would be short. */
+/** True if a forward call of bf16 is computed by make_one_tap() instead of window_tiles.h: with a
+ *  stride, for which tiles would load cache lines that no window needs, or in channels-last with
+ *  few channels, whose tiles would be short. */
 static bool suits_one_tap(const ts_convolution *c, const ts_tensor *y)
 {
     int64_t step = c->stride[0] * c->stride[1] * c->stride[2];
     return has_one_tap(c) && (step > 1 || (y->strides[1] == 1 && c->channels <= ONE_TAP_FEW));
 }
 
-/** convolution() of a call for which has_one_tap() is true. */
+/** Runs a call of convolution for which has_one_tap() is true. */
 static ts_status make_one_tap(ts_frame *f, const ts_convolution *c)
 {
     ts_tensor *bias = f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : TS_NONE, *out = f->rets[0].t;
@@ -94,8 +100,8 @@ static ts_status make_one_tap(ts_frame *f, const ts_convolution *c)
     return TS_STATUS_OF(image);
 }
 
-/** convolution_backward() of a call for which has_one_tap() is true. Results are written once all
- * calls that may fail have returned. */
+/** Runs a call of convolution_backward for which has_one_tap() is true. Writes results only after
+ * all calls that may fail. */
 static ts_status grad_one_tap(ts_frame *f, const ts_convolution *c)
 {
     static const int64_t dims[] = {0, 2, 3, 4}, still[TS_MAX_DIMS];

@@ -2,11 +2,11 @@
  * @file onednn.c
  * Convolutions by oneDNN's primitives (onednn.h).
  *
- * A plan has the primitives of one shape. The parts of y are bands of rows of each image: a band of
- * x is copied to the layout that the primitive wants, the primitive runs, and its result is copied
- * to y. The parts of the gradient of the weight are slices of the features, or of the groups: a
- * primitive adds up all images. Channels-last images that a primitive takes as they are need no
- * copies.
+ * A plan has the primitives of one call (ts_onednn_call: sizes and strides). The parts of y are
+ * bands of rows of each image: a band of x is copied to the layout that the primitive wants, the
+ * primitive runs, and its result is copied to y. The parts of the gradient of the weight are slices
+ * of the features, or of the groups: a primitive adds up all images. Channels-last images that a
+ * primitive takes as they are need no copies.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/onednn.h"

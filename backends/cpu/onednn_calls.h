@@ -1,4 +1,5 @@
-/** @file onednn_calls.h  Convolutions as calls of onednn.h. Included by convolution.c only. */
+/** @file onednn_calls.h  Describes convolutions as calls of onednn.h and runs them. Included by
+ * convolution.c only. "Without memory" is the first of two runs (scratch in chunks.h). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_ONEDNN_CALLS_H
 #define TS_BACKENDS_CPU_ONEDNN_CALLS_H
@@ -6,7 +7,8 @@
 #include "backends/cpu/chunks.h"
 #include "backends/cpu/onednn.h"
 
-/** Describes windows of `from` at positions of `to`, with up to two spatial dims. */
+/** Describes a call whose windows read `from`, at positions of `to`, with up to two spatial dims.
+ *  to_x: `to` is x and `from` y. The members about the weight and the bias stay 0. */
 static ts_onednn_call onednn_call(const job *b, const image *from, const image *to, const axis *a,
                                   bool to_x)
 {
@@ -38,7 +40,7 @@ static bool suits_onednn(const job *b, const axis *a)
 }
 
 /** Runs a call; without memory, finds its plan and its scratch size. Returns false if the library's
- *  kernels compute it. */
+ *  kernels compute the call, true otherwise: also after a failure, which sets s->status. */
 static bool run_onednn(job *b, const ts_onednn_call *call, const image *x, float *weight,
                        float *bias, const image *y, scratch *s)
 {
@@ -55,7 +57,8 @@ static bool run_onednn(job *b, const ts_onednn_call *call, const image *x, float
     return true;
 }
 
-/** Computes y or, with stride 1, x. Returns false if the library's kernels compute it. */
+/** Computes y, or (to_x) x if all its positions have one form, as with stride 1. Returns false if
+ *  the library's kernels compute the result. */
 static bool make_image_by_onednn(job *b, bool to_x, scratch *s)
 {
     const ts_convolution *c = &b->c;
@@ -87,7 +90,8 @@ static bool make_image_by_onednn(job *b, bool to_x, scratch *s)
     return run_onednn(b, &call, from, weight, bias, to, s);
 }
 
-/** Computes the gradient of the weight. Returns false if the library's kernels compute it. */
+/** Computes the gradient of the weight. Returns false if the library's kernels compute the
+ *  gradient. */
 static bool make_weight_by_onednn(job *b, scratch *s)
 {
     axis a[3];

@@ -1,4 +1,5 @@
-/** @file onednn_library.c  Opens oneDNN. See onednn_library.h. */
+/** @file onednn_library.c  Opens oneDNN and looks up the functions that onednn_library.h
+ * declares. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/onednn_library.h"
 #include "tessera/program.h"

@@ -1,4 +1,5 @@
-/** @file onednn_library.h  The C interface of oneDNN 2, opened at run time. */
+/** @file onednn_library.h  The part of the C interface of oneDNN 2 that onednn.c uses, as pointers
+ * that are looked up in the shared library at run time. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_ONEDNN_LIBRARY_H
 #define TS_BACKENDS_CPU_ONEDNN_LIBRARY_H
@@ -9,8 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Types and numbers of dnnl.h. The structs are opaque: of a layout (dnnl_memory_desc_t) the size is
- * known, a convolution's description has at most these bytes. */
+/* Types and numbers of dnnl_types.h, version 2. The structs are opaque. A layout is a
+ * dnnl_memory_desc_t and has its size; a convolution_desc is a dnnl_convolution_desc_t and has at
+ * least its size. */
 typedef struct layout {
     int64_t words[87];
 } layout;
@@ -24,12 +26,15 @@ typedef struct argument {
 typedef struct version {
     int major, minor, patch;
 } version;
-enum { SUCCESS = 0, OUT_OF_MEMORY = 1 };
-enum { F32 = 3, TAG_ANY = 1, TAG_DENSE = 2 };
+enum { SUCCESS = 0, OUT_OF_MEMORY = 1 };      /* dnnl_status_t */
+enum { F32 = 3, TAG_ANY = 1, TAG_DENSE = 2 }; /* dnnl_data_type_t; dnnl_format_tag_t */
+/* kind of an engine; flags of a stream; mode of scratch memory; algorithm of a convolution */
 enum { CPU = 1, IN_ORDER = 1, USER_SCRATCHPAD = 1, DIRECT = 1 };
-enum { FORWARD_TRAINING = 64, FORWARD_INFERENCE = 96 };
+enum { FORWARD_TRAINING = 64, FORWARD_INFERENCE = 96 }; /* dnnl_prop_kind_t */
+/* dnnl_cpu_isa_t; dnnl_format_tag_t of images whose channels are in blocks of 16 or 8 */
 enum { MAX_AVX2 = 7, BLOCKS_16 = 69, BLOCKS_8 = 93 };
 #define TAG_BLOCKS (ts_cpu_isa() == TS_ISA_AVX512 ? BLOCKS_16 : BLOCKS_8)
+/* indices of the arguments of a primitive; below, dnnl_query_t */
 enum { ARG_X = 1, ARG_Y = 17, ARG_WEIGHT = 33, ARG_BIAS = 41, ARG_SCRATCHPAD = 80,
        ARG_GRAD_Y = 145, ARG_GRAD_WEIGHT = 161 };
 enum { QUERY_NAME = 8, QUERY_X = 129, QUERY_WEIGHT = 131, QUERY_GRAD_WEIGHT = 132, QUERY_Y = 133,
@@ -68,15 +73,19 @@ typedef struct ts_dnnl_library {
     int (*execute)(void *primitive, void *stream, int count, const argument *arguments);
     int (*memory_create)(void **memory, const layout *of, void *engine, void *data);
     int (*memory_destroy)(void *memory);
-    int (*get_threads)(void);     /* OpenMP's number of threads of the calling thread */
+    int (*get_threads)(void);     /* number of OpenMP threads of the calling thread */
     void (*set_threads)(int count);
-    void *engine, *attr;
-    char why[160]; /* "", or why there is no library */
+    void *engine, *attr; /* the CPU's engine; attributes: the caller provides scratch memory */
+    char why[160]; /* why the library cannot be used; "" if it can */
 } ts_dnnl_library;
 
+/** Valid after ts_dnnl_is_available() has returned true. onednn_library.c lists the names of the
+ *  functions. They return 0 (SUCCESS) or an error, unless the type is not int. */
 extern ts_dnnl_library ts_dnnl;
 
-/** Opens the library in the first call. False: there is none. */
+/** Opens the library in the first call: libdnnl.so.2, or the file that the environment variable
+ *  TS_ONEDNN names ("0": none). False if it cannot be opened, is not version 2, or lacks a
+ *  function. */
 bool ts_dnnl_is_available(void);
 
 #endif

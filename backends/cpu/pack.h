@@ -1,13 +1,20 @@
-/** @file pack.h  Packs operands in the order in which the micro-kernels read them. */
+/** @file pack.h  Packs operands of matrix products in the order in which the micro-kernels
+ * (micro.h) read them. pool.c uses the transposes too. vf is a vector of VF_LANES floats
+ * (vec.h). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_PACK_H
 #define TS_BACKENDS_CPU_PACK_H
 
 #include "backends/cpu/micro.h"
 
-/* Step s of a transpose swaps the off-diagonal s × s blocks of each 2s × 2s block:
- * lane l of the first result is lane l of the first source or lane l - s of the second, lane l of
- * the second result is lane l + s of the first source or lane l of the second. */
+/* Step s of a transpose swaps the off-diagonal s × s blocks of each 2s × 2s block. For rows a and
+ * b, which are s rows apart, lanes l of the results are
+ *
+ *             lanes with bit s of l clear    lanes with it set
+ *   new a     a[l]                           b[l - s]              PACK_LOW
+ *   new b     a[l + s]                       b[l]                  PACK_HIGH
+ *
+ * The macros number the lanes of a, then those of b, as __builtin_shufflevector() does. */
 #define PACK_LOW(l, s) ((l) & (s) ? (l) - (s) + VF_LANES : (l))
 #define PACK_HIGH(l, s) ((l) & (s) ? (l) + VF_LANES : (l) + (s))
 #define PACK_STEP(r, s)                                                                            \
@@ -58,8 +65,9 @@ static __attribute__((noinline, unused)) void vf_transpose_matrix(float *to, int
 }
 
 /**
- * Packs the transpose of from (columns, k), whose rows are `row` elements apart, into
- * to (k, width). Columns from `columns` to width - 1 become zero. width is a multiple of VF_LANES.
+ * Packs the transpose of `from`, a matrix (columns, k) whose rows are `row` elements apart, into
+ * `to` (k, width). Columns `columns` to width - 1 of `to` become zero. width is a multiple of
+ * VF_LANES.
  */
 VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int64_t row,
                                int64_t columns, int64_t k)
@@ -88,8 +96,8 @@ VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int6
     }
 }
 
-/** Packs from (k, columns), whose rows are `row` elements apart, into to (k, width). Columns from
- *  `columns` to width - 1 become zero. width is a multiple of VF_LANES. */
+/** Packs `from`, a matrix (k, columns) whose rows are `row` elements apart, into `to` (k, width).
+ *  Columns `columns` to width - 1 of `to` become zero. width is a multiple of VF_LANES. */
 VEC_FN void vf_pack_rows(float *to, int64_t width, const float *from, int64_t row, int64_t columns,
                          int64_t k)
 {
@@ -104,16 +112,20 @@ VEC_FN void vf_pack_rows(float *to, int64_t width, const float *from, int64_t ro
 }
 
 #if VEC_ISA == VEC_IS_avx512
-/** Loads the first n <= 32 halves at p; the others are 0. */
+/** Loads the first n <= 32 halves (bf16 or f16) at p; the other lanes are 0. */
 VEC_FN vhh vhh_load_n(const uint16_t *p, int64_t n)
 {
     __mmask32 m = n >= 32 ? ~(__mmask32)0 : ((__mmask32)1 << n) - 1;
     return (vhh)_mm512_maskz_loadu_epi16(m, p);
 }
 
-/** Packs `depth` rows of n <= MICRO_COLUMNS_F columns of a matrix of halves with dense columns,
- *  `column` elements apart, as (pairs, MICRO_COLUMNS_F, 2). The last row of an odd depth is paired
- *  with zeros. */
+/**
+ * Packs n <= MICRO_COLUMNS_F columns of `depth` halves for ts_micro_bf16. Each column is dense in
+ * memory; columns start `column` elements apart. `to` is (pairs, MICRO_COLUMNS_F, 2), where pairs
+ * is depth / 2, rounded up:
+ *
+ *     to[p / 2][j][p % 2] = from[j * column + p]    for p < depth and j < n, else 0
+ */
 VEC_FN void vhh_pack_columns(uint16_t *to, const uint16_t *from, int64_t column, int64_t depth,
                              int64_t n)
 {

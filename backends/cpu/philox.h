@@ -1,6 +1,7 @@
 /**
- * @file philox.h  Vectorized Philox: generates groups of 16 blocks, one block per 64-bit lane.
- * core/philox.h defines which words an element uses.
+ * @file philox.h  Vectorized Philox4x32-10: generates groups of 16 blocks, one block per 64-bit
+ * lane. A block is the four 32-bit words of one counter. core/philox.h defines which words an
+ * element uses. attention.c and random.c include this file.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_PHILOX_H
@@ -14,12 +15,14 @@
 enum { PHILOX_BLOCKS = 16, PHILOX_WORDS = 4 * PHILOX_BLOCKS };
 
 typedef uint64_t vu64 __attribute__((vector_size(VEC_BYTES)));
-/* Counters of VD_LANES blocks. The lower 32 bits of a 64-bit lane are a word of the counter; the
- * upper 32 bits are unspecified and not used. */
+/* Counters of VD_LANES blocks, or the words that the rounds have made of them: word 0 to 3 of each
+ * block. The lower 32 bits of a 64-bit lane are the word; the upper 32 bits are unspecified and not
+ * used. */
 typedef struct philox_lanes {
     vl c0, c1, c2, c3;
 } philox_lanes;
 
+/** One round of Philox with the key (k0, k1). */
 VEC_FN philox_lanes philox_round(philox_lanes c, vl k0, vl k1)
 {
     vl p0 = vl_mul_u32(c.c0, vl_set1(TS_PHILOX_M0)), p1 = vl_mul_u32(c.c2, vl_set1(TS_PHILOX_M1));
@@ -27,7 +30,7 @@ VEC_FN philox_lanes philox_round(philox_lanes c, vl k0, vl k1)
                           p0};
 }
 
-/** Counters of the blocks position .. position + VD_LANES - 1, one block per lane. */
+/** Counters of the blocks position to position + VD_LANES - 1, one block per lane. */
 VEC_FN philox_lanes philox_counters(uint64_t position)
 {
     vu64 at = (vu64)vl_set1((int64_t)position); /* unsigned: positions may wrap */
@@ -45,8 +48,8 @@ VEC_FN void philox_store(uint32_t *w, philox_lanes c)
     memcpy(w + 2 * VD_LANES, &second, sizeof second);
 }
 
-/** Writes the PHILOX_WORDS words of the blocks position .. position + 15 to w, in order. They equal
- *  the words of ts_philox_raw(). */
+/** Writes the PHILOX_WORDS words of the blocks position to position + 15 of a seed's stream to w,
+ *  in order: those of ts_philox(). */
 static inline void philox_group(uint64_t seed, uint64_t position, uint32_t *w)
 {
     /* two independent sequences of rounds, to hide the latency of the multiplications */

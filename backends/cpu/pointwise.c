@@ -1,4 +1,5 @@
-/** @file pointwise.c  Arithmetic of two and three operands, and bounds. */
+/** @file pointwise.c  Pointwise arithmetic of two and three operands, minimum, maximum and
+ * clamp. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/copy.h"
 #include "backends/cpu/loops.h"

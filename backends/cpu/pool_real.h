@@ -1,13 +1,22 @@
-/* The loops of max pooling for one real type; included by pool.c. A line is a run of positions
- * along the last spatial dim; a row is the index of a line in its plane. */
+/* The loops of max pooling for one real type T (real_names.h); included by pool.c, which explains
+ * the three methods, window and pool_job.
+ *
+ *   line    the positions along the last spatial dim; in channels-last, with all their channels
+ *   row     the index of a line in its plane
+ *   column  one channel at one position of a line
+ *   index   the index of an element in its plane
+ *   tap     the index of an element in its window
+ *
+ * d, h and w are the windows of a result along depth, height and width. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/kinds_real.h"
 
 #ifndef TS_BACKENDS_CPU_POOL_REAL_H
 #define TS_BACKENDS_CPU_POOL_REAL_H
 enum { PIXEL_VECTORS = 4, /* vectors of channels whose maxima are kept in registers */
-       CHANNELS = 16, /* channels per task of a channels-last backward, or all (block_of()) */
-       FEW_CHANNELS = 8, /* a backward adds the gradients of fewer channels one by one */
+       CHANNELS = 16, /* channels per task of a channels-last backward, unless a task has all of
+                         them (block_of()) */
+       FEW_CHANNELS = 8, /* with fewer channels, a backward adds gradients element by element */
        PLANES = 4096,    /* elements of small planes that a backward clears together */
        SPARSE = 64 };    /* least elements per gradient of a plane that is mostly 0 */
 #endif
@@ -23,7 +32,7 @@ enum { PIXEL_VECTORS = 4, /* vectors of channels whose maxima are kept in regist
 #define INDICES vl
 #endif
 
-/** Lanes in which x becomes the new maximum: x is larger than `best`, or NaN. */
+/** Lanes in which x replaces the maximum `best`: x is larger, or NaN. */
 VEC_FN VM S(replaces)(V x, V best)
 {
     return M(or)(F(gt)(x, best), F(ne)(x, x));
@@ -59,8 +68,8 @@ VEC_FN VM S(column_replaces)(V x, V row, V best, V at)
     return M(or)(first, M(and)(nan, M(not)(M(and)(had, less))));
 }
 
-/** Writes each column's maximum over the rows of windows d and h to `best`, and its row to `rows`.
- * A column is one channel of one position of a line. */
+/** Writes each column's maximum over the rows of windows d and h to `best`, and its row to
+ * `rows`. */
 VEC_FN void S(largest_of_columns)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
                                   window h, T *best, INDEX *rows)
 {
@@ -83,7 +92,8 @@ VEC_FN void S(largest_of_columns)(ts_dtype kind, const pool_job *job, int64_t pl
     }
 }
 
-/** The largest column of a window: its value, row and column. */
+/** The largest element of a channel in a window: its value, its row, and its position in the line
+ * (column). */
 typedef struct S(maximum) {
     T value;
     int64_t row, column;
@@ -121,8 +131,9 @@ VEC_FN S(maximum) S(largest_of_few)(S(line_columns) l, window w, int64_t channel
     return y;
 }
 
-/** The largest of the columns of window w, whose step is 1, for each of at most LANES channels. The
- * window has at least LANES columns. Lanes hold different columns, which are compared last. */
+/** Writes to y, for each of at most LANES channels, the largest of the columns of window w. The
+ * window has step 1 and at least LANES positions. A lane keeps the maximum of every LANES /
+ * channels-th position; the lanes are compared last. */
 VEC_FN void S(largest_of_many)(S(line_columns) l, window w, int64_t channels, S(maximum) *y)
 {
     int64_t apart = LANES / channels, all = w.count * channels;
@@ -181,14 +192,14 @@ VEC_FN V S(lookup)(const T *from, const int32_t *starts)
 #endif
 }
 
-/** Scratch memory for a line of windows. */
+/** Scratch memory for a line of windows, which begins with padding_of() positions of padding. */
 typedef struct S(columns) {
-    T *best;         /* maximum of each column, between columns of padding */
+    T *best;         /* maximum of each column; -Inf in padding */
     INDEX *rows;     /* row of the maximum; INDEX_MOST in padding */
     int32_t *starts; /* first column of each result's window */
 } S(columns);
 
-/** Computes a line of the result, whose first element is at `to`, one window per lane. */
+/** Computes a line of the result, one window per lane. to: index of the line's first element. */
 VEC_FN void S(line_of_windows)(ts_dtype kind, const pool_job *job, const S(columns) *c, window d,
                                window h, int64_t to)
 {
@@ -225,7 +236,7 @@ VEC_FN void S(line_of_windows)(ts_dtype kind, const pool_job *job, const S(colum
     }
 }
 
-/** Computes a line of the result, window by window. */
+/** Computes a line of the result, window by window. to: as in line_of_windows(). */
 VEC_FN void S(line_by_window)(ts_dtype kind, const pool_job *job, S(line_columns) l, window d,
                               window h, int64_t to)
 {
@@ -247,8 +258,8 @@ VEC_FN void S(line_by_window)(ts_dtype kind, const pool_job *job, S(line_columns
     }
 }
 
-/** Stores LANES or, if fewer, `left` channels of a pixel of the result: maxima and their indices or
- * taps. to: index of the first in the result. */
+/** Stores min(left, LANES) channels of a pixel of the result: the maxima `most`, and the indices or
+ * taps `at`. to: index of the first channel in the result. */
 VEC_FN void S(store_largest)(ts_dtype kind, const pool_job *job, V most, V at, int64_t left,
                              int64_t to)
 {
@@ -294,7 +305,8 @@ VEC_FN void S(largest_of_channels)(ts_dtype kind, const pool_job *job, int64_t p
 }
 
 /** Computes all channels of one pixel of the result as largest_of_channels() does, but reads the
- * pixels of the argument in the order of memory. best, rows: room for all channels. */
+ * pixels of the argument in the order of memory. best and rows: room for the maxima of all channels
+ * and for the bits of their indices or taps. */
 VEC_FN void S(largest_in_order)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
                                 window h, window w, T *best, T *rows, int64_t to)
 {
@@ -390,7 +402,7 @@ VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int6
     }
 }
 
-/** to (columns, to_row) = from (rows, from_row) transposed. */
+/** to[j * to_row + i] = from[i * from_row + j] for i < rows, j < columns. */
 VEC_FN void S(transpose)(T *to, int64_t to_row, const T *from, int64_t from_row, int64_t rows,
                          int64_t columns)
 {
@@ -448,8 +460,8 @@ VEC_FN void S(pool_planes)(ts_dtype kind, const pool_job *job, int64_t begin, in
     }
 }
 
-/** Returns elements i to i + left - 1 of `from`, at most LANES: in place, or halves widened in
- * `lanes`. */
+/** Returns min(left, LANES) elements of `from` starting at index i: in place, or bf16 and f16
+ * widened in `lanes`. */
 VEC_FN const T *S(read)(ts_dtype kind, const void *from, int64_t i, int64_t left, T *lanes)
 {
     if (kind == TS_F32 || kind == TS_F64)
@@ -478,9 +490,9 @@ VEC_FN bool S(add_at)(ts_dtype kind, const void *grad, int64_t from, const int64
     return inside;
 }
 
-/** add_at() with the indices of taps from + i. d, h and w are the window of all taps; if w is NULL,
- *  tap i belongs to window i of the line, and step is not used. Skips taps outside their windows,
- *  and returns false if there is one. */
+/** add_at() with the gradients of job->x and, as indices, those of job->taps. Taps from + i are in
+ *  the window of d, h and w; if w is NULL, tap from + i is in window i of the line, and step is not
+ *  used. Skips taps outside their windows, and returns false if there is one. */
 VEC_FN bool S(add_at_taps)(ts_dtype kind, const pool_job *job, int64_t from, int64_t count,
                            window d, window h, const window *w, T *y, int64_t pitch, int64_t step)
 {
@@ -503,7 +515,7 @@ VEC_FN bool S(add_at_taps)(ts_dtype kind, const pool_job *job, int64_t from, int
 }
 
 /** Adds gradients `from` to from + count - 1 to y. With channels = 1 they belong to consecutive
- * planes, with `out` gradients and `size` elements each; else to one plane, with channels
+ * planes, each with `out` gradients and `size` elements; else to one plane, with channels
  * innermost. Skips indices outside [0, size), and returns false if there is one. */
 VEC_FN bool S(add_planes)(ts_dtype kind, const void *grad, int64_t from, const int64_t *indices,
                           int64_t count, int64_t out, int64_t channels, int64_t size, T *y)
@@ -527,7 +539,8 @@ VEC_FN bool S(add_planes)(ts_dtype kind, const void *grad, int64_t from, const i
     return inside;
 }
 
-/** add_at_taps() for the windows of a plane, of `some` channels from element `from` on. */
+/** add_at_taps() for all windows of a plane, for `some` channels. from: index of the first
+ * gradient. */
 VEC_FN bool S(add_plane)(ts_dtype kind, const pool_job *job, int64_t from, int64_t some, T *y,
                          int64_t pitch)
 {
@@ -561,9 +574,9 @@ VEC_FN void S(start_run)(ts_dtype kind, const pool_job *job, int64_t from, int64
     }
 }
 
-/** Computes a plane of bf16 or f16 that has few gradients: clears it and stores the sums. sums: an
- * f32 buffer for the plane, all 0 before and after. Returns false if an index is outside the plane;
- * `sums` is then not cleared. */
+/** Computes a plane of bf16 or f16 that has few gradients: clears the plane and stores the sums.
+ * sums: an f32 buffer of the plane's size, all 0 before and after the call. Returns false if an
+ * index is outside the plane; `sums` is then not cleared. */
 VEC_FN bool S(store_sparse)(ts_dtype kind, const pool_job *job, int64_t plane, T *sums)
 {
     int64_t size = job->size, count = job->out;

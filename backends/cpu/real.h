@@ -1,6 +1,7 @@
 /*
- * One source for f32 and f64 kernels. A kernel file defines TS_REAL as 32 or 64 and includes a body
- * (`*_real.h`). The body includes this header and uses the names of real_names.h: T, V, F(), S().
+ * One source for f32 and f64 kernels. A kernel file includes a body (`*_real.h`) twice, with
+ * TS_REAL defined as 32 and as 64. The body includes this header and uses the names of
+ * real_names.h: T (the element type), V (its vector), F(), S().
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/vmath.h"
@@ -9,7 +10,7 @@
 #define REAL_BITS TS_REAL
 #include "backends/cpu/real_names.h"
 
-/** Loads min(left, LANES) elements; the other lanes are `other`. */
+/** Loads min(left, LANES) elements; the other lanes are those of `other`. */
 VEC_FN V S(load_some)(const T *p, int64_t left, V other)
 {
     return left >= LANES ? F(load)(p) : F(load_n_or)(p, left, other);

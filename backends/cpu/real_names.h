@@ -2,10 +2,14 @@
  * Type-generic names for code that is compiled for f32 and f64. Define REAL_BITS as 32 or 64 before
  * each inclusion; a later inclusion redefines the names.
  *
- *   T, V, VM, LANES      float, vf, vm, VF_LANES    or  double, vd, vdm, VD_LANES
- *   F(load), M(bits)     vf_load, vm_bits           or  vd_load, vdm_bits
- *   S(name)              name_f32                   or  name_f64
- *   K(x)                 the number x in every lane
+ *   name       meaning                                  32          64
+ *   T          element type                             float       double
+ *   V, VM      vector of T, and its mask (vec.h)        vf, vm      vd, vdm
+ *   LANES      elements of a vector                     VF_LANES    VD_LANES
+ *   F(load)    function of vectors                      vf_load     vd_load
+ *   M(bits)    function of masks                        vm_bits     vdm_bits
+ *   S(name)    name of the including file for this T    name_f32    name_f64
+ *   K(x)       the number x in every lane
  */
 // SPDX-License-Identifier: MIT
 #undef T

@@ -1,8 +1,13 @@
 /**
  * @file recipes.h
- * Recipes (dispatch/recipe.h) of the functions in vmath.h, vmath_d.h and vmath_real.h. Each text
- * has the operations, order and constants of the function of the same name. T in RECIPE_EXP(T) is F
- * for f32 or D for f64; RECIPE_BOTH(NAME) defines both texts of a function.
+ * Recipes of the functions in vmath.h, vmath_d.h and vmath_real.h: their arithmetic as text in
+ * postfix notation (dispatch/recipe.h), from which fused groups make machine code. Each text has
+ * the operations, order and constants of the function that its name or its comment states, so the
+ * bits are the same. activation.c and unary.c include this file.
+ *
+ * T in RECIPE_EXP(T) is F for f32 or D for f64; RECIPE_BOTH(NAME) defines both texts of a function.
+ * A comment names the function without vf_ or vd_, and its arguments: named values, or the last
+ * value of the text before.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_RECIPES_H
@@ -57,7 +62,7 @@
 /* exp() of the last value */
 #define RECIPE_EXP_OF(T)                                                                     \
     RECIPE_EXP_CLAMP_##T RECIPE_EXPONENT RECIPE_REDUCE_##T RECIPE_REDUCED(T)
-/* expm1_rest() of x, to e */
+/* expm1_rest() of x, as the named value e */
 #define RECIPE_EXPM1_REST(T)                                                                 \
     RECIPE_EXPONENT RECIPE_REDUCE_##T "=r r r mul " RECIPE_EXPM1_POLY_##T "r fma =e "
 #define RECIPE_EXPM1_CLAMP_F "=v -18 89 v min max =x "
@@ -82,7 +87,7 @@
 
 /* -------------------------------------------------------------------------- logarithms ---- */
 
-/* split() of the last value x > 0, for f32: m 2^k; f = m - 1 */
+/* split() of the last value, for f32: names k and f = m - 1, where the value is m 2^k */
 #define RECIPE_SPLIT                                                                         \
     "=u u 0x1p-126 lt =t t u 0x1p23 mul u sel =u u #3f2aaaab isub #ff800000 band =e "        \
     "e #17 sar tofloat t -23 0 sel add =k u e isub 1 sub =f "
@@ -107,13 +112,14 @@
 
 /* ------------------------------------------------------------------ sigmoid and related --- */
 
-/* sets e = exp(-|y|) of the last value y: sigmoid(y) is 1 / (1 + e) or e / (1 + e) */
+/* names e = exp(-|y|) of the last value y: sigmoid(y) is 1 / (1 + e), or e / (1 + e) for y < 0 */
 #define RECIPE_EXP_NEG_ABS(T) "abs neg " RECIPE_EXP_OF(T) "=e "
 #define RECIPE_SIGMOID(T) "a " RECIPE_EXP_NEG_ABS(T) "a 0 lt e 1 sel e 1 add div"
 #define RECIPE_SILU(T) "a " RECIPE_EXP_NEG_ABS(T) "-1000 a max a 0 lt e 1 sel mul e 1 add div"
 #define RECIPE_SILU_BACKWARD(T)                                                              \
     "b " RECIPE_EXP_NEG_ABS(T) "1 e 1 add div =i b 0 lt e 1 sel i mul =s "                   \
     "a -1000 1000 b min max e i mul i mul s fma mul"
+/* elu and its gradient have no function in vmath.h; n1 and n2 are numbers of the call */
 #define RECIPE_ELU(T) "a 0 gt a n1 a " RECIPE_EXPM1_OF(T) "mul sel"
 #define RECIPE_ELU_BACKWARD(T) "b 0 gt a a n2 mul b " RECIPE_EXP_OF(T) "mul sel"
 
@@ -131,7 +137,7 @@
     "k z " RECIPE_GELU_3 RECIPE_GELU_1 "fma mul " RECIPE_EXP_NEG_ABS(T)                      \
     "1 e 1 add div =i k 0 lt e 1 sel i mul =s "                                              \
     "k z " RECIPE_GELU_3 "3 mul " RECIPE_GELU_1 "fma mul =w a e i mul i mul w s fma mul"
-/* normal_cdf() of v, for f32: bell to h, the tail to w */
+/* normal_cdf() of the last value, for f32. Names v the value, h the bell, w the tail Phi(-|v|) */
 #define RECIPE_NORMAL                                                                        \
     "=v 15 v abs min =t t #fffff000 band =k "                                                \
     "-104 k k mul -0.5 mul max =x t k sub t k add mul -0.5 mul =w "                          \

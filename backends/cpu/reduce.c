@@ -1,6 +1,7 @@
 /**
  * @file reduce.c
- * Reductions over dims: sum, mean, prod, max, min, norms, variance, logsumexp.
+ * Reductions over dims: sum, mean, prod, amax, amin, norm, var, std, logsumexp; all, any and folds
+ * of integers call reduce_whole.c.
  *
  * A reduction is a chain of passes. Each pass folds the elements into parts, whose division depends
  * only on the layout; the next pass folds the parts, until one is left. So the bits are the same

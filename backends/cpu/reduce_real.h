@@ -1,4 +1,5 @@
-/* The passes of a reduction for one real type; included by reduce.c, which explains them. */
+/* The passes of a reduction for one real type T (real_names.h); included by reduce.c, which
+ * explains the kinds of passes: inner, outer and transposed. bf16 and f16 are widened to f32. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
@@ -24,8 +25,8 @@ VEC_FN void S(gather)(const reduction *r, T *to, const char *x, int64_t step, in
             to[k] = *(const T *)(x + k * step);
 }
 
-/** Copies `runs` runs of n elements, `step` bytes apart, as gather() copies one run. Runs begin
- * `apart` bytes apart. */
+/** Copies `runs` runs as gather() copies one run, at most TERMS elements together. Runs have n
+ * elements, `step` bytes apart, and begin `apart` bytes apart. */
 VEC_FN void S(gather_runs)(const reduction *r, T *to, const char *x, int64_t apart, int64_t runs,
                            int64_t step, int64_t n)
 {
@@ -120,8 +121,8 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
     }
 }
 
-/** Folds n rows of dtype `kind`, and then each level whose bit is set in `carry`, for the vector of
- * columns starting at j. Stores min(left, LANES) results at out + j. */
+/** Folds n rows of dtype `kind`, for the vector of columns that starts at j, and then folds in each
+ * level of the cascade whose bit is set in `carry`. Stores min(left, LANES) results at out + j. */
 VEC_FN void S(column_vector)(fold how, ts_dtype kind, const char *const *rows, int n, int64_t j,
                              int64_t left, const T *params, const T (*level)[TILE], unsigned carry,
                              T *out)
@@ -156,8 +157,9 @@ VEC_FN void S(column_leaf)(fold how, ts_dtype kind, const char *const *rows, int
 }
 
 /** Folds n <= ROW_BLOCK rows of at most TILE columns, starting at column `from`, into out, with a
- * cascade per column. Plain folds of bf16 and f16 widen vectors in registers. Other folds have at
- * most NARROW columns of halves, which are widened one leaf at a time. */
+ * cascade per column. Plain folds of bf16 and f16 (sum, maximum, minimum) widen vectors in
+ * registers. Other folds of bf16 and f16 have at most NARROW columns, which are widened one leaf at
+ * a time. */
 VEC_FN void S(fold_columns)(fold how, const reduction *r, const char *const *rows, int64_t from,
                             int64_t n, int64_t columns, const T *params, T *out)
 {
@@ -195,8 +197,9 @@ VEC_FN void S(fold_columns)(fold how, const reduction *r, const char *const *row
 
 enum { S(BESIDE) = 8192 / sizeof(T) }; /* most elements of parts that are copied side by side */
 
-/** Number of whole parts starting at task `begin` whose columns together fill a block; 1 if a
- * part has more than FEW columns, or if there are no more whole parts of the same results. */
+/** Number of parts, from task `begin` on, that fold_beside() folds together: whole parts of the
+ * same result that fit a block. 1, the usual fold of one part, if a part has more than FEW
+ * columns. */
 VEC_FN int64_t S(parts_beside)(const reduction *r, int64_t begin, int64_t end)
 {
     int64_t left = r->length / ROW_BLOCK - begin % r->parts;
@@ -205,7 +208,8 @@ VEC_FN int64_t S(parts_beside)(const reduction *r, int64_t begin, int64_t end)
     return ts_max64(1, ts_min64(ts_min64(left, end - begin), S(BESIDE) / ROW_BLOCK / r->width));
 }
 
-/** Copies n rows of r->width elements, `step` bytes apart, to rows `columns` elements apart. */
+/** Copies n rows of r->width <= FEW elements, `step` bytes apart, to rows `columns` elements
+ * apart. */
 VEC_FN void S(copy_rows)(const reduction *r, T *to, int64_t columns, const char *x, int64_t step,
                          int64_t n)
 {
@@ -230,8 +234,8 @@ VEC_FN void S(copy_rows)(const reduction *r, T *to, int64_t columns, const char 
 #undef ROWS
 }
 
-/** Copies the columns of n parts of one outer result, starting with the part of `task`, side by
- * side, and folds them with `body`. */
+/** Copies n parts of one outer result (width results), starting with the part of `task`, side by
+ * side as columns of one block, and folds them with `body`. */
 static __attribute__((noinline)) void S(fold_beside)(const reduction *r, ts_parallel_body body,
                                                      int64_t task, int64_t n)
 {
@@ -262,8 +266,9 @@ static __attribute__((noinline)) void S(fold_beside)(const reduction *r, ts_para
     body(&beside, 0, 1);
 }
 
-/** Outer pass: task = (outer result * parts + part) * tiles + tile; a part is ROW_BLOCK rows. body:
- * the parallel body that calls this function for the same fold. */
+/** Outer pass. A task is a tile of columns of one part (ROW_BLOCK rows) of an outer result,
+ * numbered (outer result * parts + part) * tiles + tile. body: the body that calls this function
+ * for the same fold. */
 VEC_FN void S(outer_tasks)(fold how, ts_parallel_body body, const reduction *r, int64_t begin,
                            int64_t end)
 {
@@ -360,8 +365,8 @@ static const ts_parallel_body S(bodies)[FOLD_COUNT][2] = {
 };
 
 #if TS_REAL == 32
-/** Inner pass for has_short_halves(). Adjacent rows are widened together, because a call per row
- * costs more than its fold. */
+/** Inner pass for rows of bf16 or f16 that fit a block (has_short_halves()). Adjacent rows are
+ * widened together, because a call per row costs more than its fold. */
 VEC_FN void fold_halves(fold how, const reduction *r, int64_t begin, int64_t end)
 {
     walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);

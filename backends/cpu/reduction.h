@@ -1,7 +1,10 @@
 /**
  * @file reduction.h
- * A pass of a reduction over dims: its layout, and iteration over its elements. Included by
- * reduce.c and reduce_whole.c.
+ * A pass of a reduction over dims (reduce.c explains passes): its layout, and iteration over its
+ * elements. Included by reduce.c and reduce_whole.c.
+ *
+ * A result is the fold of the elements of the reduced dims. A run is the elements along the
+ * innermost reduced dim. A part is a share of a result's elements; one task folds all of a part.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_REDUCTION_H
@@ -11,22 +14,23 @@
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
-enum { RUN_BLOCK = TS_PIECE /* most elements of a part in an inner pass */ };
+enum { RUN_BLOCK = TS_PIECE /* most elements of a part in an inner pass; length of a piece */ };
 
-/** One pass: dims innermost first, steps in bytes. */
+/** One pass: dims innermost first, steps in bytes. A comment that starts with "inner", "outer" or
+ * "transposed" is about members for passes of this kind. */
 typedef struct reduction {
     const char *x;
     char *out;          /* results or parts, contiguous */
-    const void *params; /* one per result, or NULL */
-    int kept, reduced;
+    const void *params; /* one per result, or NULL (map() in fold_real.h) */
+    int kept, reduced;  /* numbers of dims that are kept and reduced, after merging */
     int64_t kept_sizes[TS_MAX_DIMS], kept_steps[TS_MAX_DIMS];
     int64_t sizes[TS_MAX_DIMS], steps[TS_MAX_DIMS];
     int64_t results, length; /* products of kept_sizes and of sizes; the columns of an outer pass
                                 (width) are not in results */
     int64_t parts;                  /* parts of a result */
     int64_t all_runs;               /* inner: runs of a result */
-    int64_t pieces;                 /* inner: pieces of a run; if several, each is a part */
-    int64_t runs;                   /* inner: whole runs of a part, if a run is one piece */
+    int64_t pieces;                 /* inner: pieces of a run; if several, each piece is a part */
+    int64_t runs;                   /* inner: runs of a part, if a run is one piece; else 1 */
     int64_t width, tiles;           /* outer: columns, and tiles of columns; width is 0 in other
                                        passes */
     int64_t transposed;             /* transposed: results per task; 0 in other passes */
@@ -36,15 +40,14 @@ typedef struct reduction {
 
 /* ---------------------------------------------------------------------- iteration --------- */
 
-/** An index into n dims, innermost first, and its byte offset. */
+/** A multi-index into n dims, innermost first, and its offset in bytes. */
 typedef struct walker {
     int n;
     const int64_t *sizes, *steps;
     int64_t at[TS_MAX_DIMS], offset;
 } walker;
 
-/** Returns a walker at index `index` of the row-major order of the dims. Borrows sizes and
- * steps. */
+/** Returns a walker at element `index` in the order of the dims. Borrows sizes and steps. */
 VEC_FN walker walker_at(int n, const int64_t *sizes, const int64_t *steps, int64_t index)
 {
     walker w;
@@ -104,8 +107,9 @@ VEC_FN int add_dim(int n, int64_t *sizes, int64_t *steps, int64_t size, int64_t 
 /** True if a dim with step a is ordered inside a dim with step b. Broadcast dims are outermost. */
 VEC_FN bool is_inner_step(int64_t a, int64_t b) { return a && (!b || a < b); }
 
-/** Plans the first pass over t; bit d of mask: dim d is reduced. Every size is at least 1. Does not
- *  set x, out, params and the division into parts. */
+/** Plans the first pass over t. It is an outer pass (width > 0) if the innermost kept dim is dense.
+ *  Bit d of mask: dim d is reduced. Every size is at least 1. Does not set x, out, params and the
+ *  division into parts. */
 VEC_FN void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
 {
     int64_t item = ts_dtype_sizes[t->dtype];
@@ -158,11 +162,11 @@ VEC_FN void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
 /** Folds whose value does not depend on the order of the elements. */
 typedef enum whole_fold { WHOLE_SUM, WHOLE_PROD, WHOLE_MAX, WHOLE_MIN } whole_fold;
 
-/** Folds integers (i64, i32, u8 or bool) over the dims of mask into results of the same dtype,
- *  contiguous in the order of the kept dims. t is not empty. */
+/** Folds integers (i64, i32, u8 or bool) over the dims of mask (as in plan_first()) to results of
+ *  the same dtype, contiguous in the order of the kept dims. t is not empty. In reduce_whole.c. */
 void TS_V(ts_reduce_integers)(const ts_tensor *t, int64_t mask, whole_fold how, void *results);
-/** Stores 1 or 0 per result: whether all (or any) elements over the dims of mask are not 0. t, of
- *  any dtype, is not empty. */
+/** Stores 1 or 0 per result: whether all elements (with `all`; else any element) over the dims of
+ *  mask are not 0. t, of any dtype, is not empty. In reduce_whole.c. */
 void TS_V(ts_reduce_truth)(const ts_tensor *t, int64_t mask, bool all, uint8_t *results);
 
 #endif

@@ -1,7 +1,8 @@
 /**
  * @file resample_copies.h
- * Indices and weights of the elements that pooling, padding and resizing read, and the loops of ops
- * that only copy elements. Included by resample.c only.
+ * Included by resample.c only. First part: taps, which are the elements that average pooling,
+ * padding and resizing read, with their weights. Second part: the ops that only copy elements
+ * (padding, resizing to the nearest element), by lists of source indices.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_RESAMPLE_COPIES_H
@@ -18,8 +19,8 @@
 
 /* ---------------------------------------------------------------------------------- taps ---- */
 
-/** Elements that element o of the forward op's result reads: `count` starting at `first`, clamped
- * to the dim. */
+/** The taps of one element of the forward op's result along a dim: `count` elements of the argument
+ * starting at index `first`; index_of() clamps the indices to the dim. */
 typedef struct taps {
     int64_t first, count;
     double weight, part[4]; /* weight of each element; for TS_AXIS_LINEAR and TS_AXIS_CUBIC, part[k]
@@ -44,7 +45,8 @@ static void cubic_parts(double t, double *part)
     part[3] = a * u * t * t;
 }
 
-/** Taps of element o of the forward op's result along a dim. */
+/** Taps of element o of the forward op's result along a dim, as ts_axis_map (kernel.h) defines
+ * them. */
 static taps taps_of(const ts_axis *axis, int64_t o)
 {
     int64_t in = axis->in, at = o - axis->padding;
@@ -135,10 +137,10 @@ static void *cut(arena *a, int64_t count, size_t item)
 /* -------------------------------------------------------------------------------- copies ---- */
 
 /** Source indices of a copy along one dim: the element of the argument that each element of the
- * result reads; -1: the padding's value. */
+ * result reads, or -1 for the padding's value. */
 typedef struct sources {
-    int64_t in, out;
-    int64_t run, end, from; /* elements run to end - 1 read those starting at `from` */
+    int64_t in, out;        /* sizes of the argument and of the result */
+    int64_t run, end, from; /* elements run to end - 1 read elements from, from + 1, ... */
     int64_t *index;         /* source indices of the other elements */
 } sources;
 
@@ -157,7 +159,8 @@ static int64_t source_of(const sources *s, int64_t o)
                                                  : s->index[o - s->end + s->run];
 }
 
-/** Lists the sources of a dim whose elements become `channels` elements; see tabulate(). */
+/** Lists the sources of a dim, each element of which becomes `channels` elements, one per channel.
+ * While the arena has no memory, only adds up the bytes needed. */
 static void list_sources(sources *s, const ts_axis *axis, int64_t channels, arena *a)
 {
     int64_t run = 0, end = 0;
@@ -187,7 +190,8 @@ static void list_sources(sources *s, const ts_axis *axis, int64_t channels, aren
         break;                                                                                     \
     }
 
-/** Copies positions index[0] to index[count - 1] of the row x to consecutive positions of y. */
+/** Copies positions index[0] to index[count - 1] of the row x to consecutive positions of y. A
+ * position has job->pixel bytes. */
 static void copy_positions(const copy_job *job, char *y, const char *x, const int64_t *index,
                            int64_t count)
 {
@@ -203,7 +207,8 @@ static void copy_positions(const copy_job *job, char *y, const char *x, const in
 }
 
 /** Body of the parallel loop for ops that only copy elements: rows begin to end - 1 of (planes,
- * depth, height). Adjacent elements with the padding's value, of one row or more, are one run. */
+ * depth, height). Adjacent elements with the padding's value, even of several rows, are filled
+ * together. */
 static void copy_rows(void *ctx, int64_t begin, int64_t end)
 {
     const copy_job *job = ctx;
@@ -293,7 +298,8 @@ static bool copy_small_planes(const copy_job *job, int64_t planes)
     return true;
 }
 
-/** True if each position of the result has a source, and the sources of a dim are one run. */
+/** True if the result is a box of the argument: no position has the padding's value, and the
+ * sources of each dim are one run. */
 static bool is_crop(const copy_job *job)
 {
     for (int k = 0; k < 3; k++)
@@ -302,6 +308,7 @@ static bool is_crop(const copy_job *job)
     return true;
 }
 
+/** Copies the result if is_crop(), as a strided copy. pixel: elements of a position. */
 static void copy_crop(const copy_job *job, int64_t planes, ts_dtype dtype, int64_t pixel)
 {
     const sources *a = job->axis;
@@ -317,8 +324,10 @@ static void copy_crop(const copy_job *job, int64_t planes, ts_dtype dtype, int64
                            sizes, 5);
 }
 
-/** Runs an op that only copies elements. An element of the last dim becomes `channels` positions of
- * `pixel` elements. value: the element of constant padding. TS_ERR_MEMORY. */
+/** Runs an op that only copies elements. Each index of the last dim stands for `channels` positions
+ * of `pixel` elements: channels-last images have their channels in one of the two, and 1 in the
+ * other. value: the element of constant padding. Returns TS_ERR_MEMORY if the lists cannot be
+ * allocated. */
 static ts_status copy_images(ts_frame *f, const ts_resampling *r, int64_t planes, int64_t pixel,
                              int64_t channels, const char *value)
 {

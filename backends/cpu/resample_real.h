@@ -1,23 +1,28 @@
-/* Weighted sums over spatial dims for one real type; included by resample.c. A task computes one
- * row of the result; rows are numbered by plane, then depth, then height. */
+/* Weighted sums over spatial dims for one real type T (real_names.h); included by resample.c, which
+ * defines table, resample_job and line_job.
+ *
+ * A row is the elements along the last spatial dim; in channels-last, with all their channels. Rows
+ * of the result are numbered by plane, then depth, then height. A tap is an element of the argument
+ * that an element of the result reads, with its weight. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/kinds_real.h"
 
 #ifndef TS_BACKENDS_CPU_RESAMPLE_REAL_H
 #define TS_BACKENDS_CPU_RESAMPLE_REAL_H
-enum { AVERAGED_VECTORS = 4, /* vectors that average_planes() adds to */
+enum { AVERAGED_VECTORS = 4, /* vectors of sums of average_planes() */
        LONG_TAPS = 16, /* fewest contiguous taps that are summed in vectors */
        PIXEL_VECTORS = 4, /* vectors that are summed together in registers */
        MANY_TAPS = 32,    /* fewest pixels of a window for combine_window() */
        SUMMED_CHANNELS = 1024 }; /* most channels that combine_window() sums together */
 #endif
 
-/** A row of the result, and the tables of the argument's rows that it reads. */
+/** A row of the result, and the tables that list the argument's rows that it reads. */
 typedef struct S(row_taps) {
     const table *depth, *height;
     int64_t d, h, plane; /* position of the row in the result */
 } S(row_taps);
 
+/** Row number `row` of the result. */
 VEC_FN S(row_taps) S(taps_of_row)(const resample_job *job, int64_t row)
 {
     const table *depth = &job->axis[0], *height = &job->axis[1];
@@ -41,8 +46,8 @@ VEC_FN int64_t S(row_offset)(const resample_job *job, const S(row_taps) *t, int3
            job->axis[2].in * job->channels;
 }
 
-/** Writes elements i, i + 1, ... of the weighted sum of the argument's rows to acc: `vectors`
- * vectors of LANES elements, or, if `vectors` is 1, one vector of which only `left` are read. */
+/** Writes elements i, i + 1, ... of the weighted sum of the argument's rows that row t reads to
+ * acc: `vectors` vectors. left: LANES, or with one vector the number of elements that are read. */
 VEC_FN void S(sum_vectors)(ts_dtype kind, const resample_job *job, const S(row_taps) *t, T *acc,
                            int64_t i, int vectors, int64_t left)
 {
@@ -60,7 +65,7 @@ VEC_FN void S(sum_vectors)(ts_dtype kind, const resample_job *job, const S(row_t
         F(store)(acc + i + v * LANES, sum[v]);
 }
 
-/** Writes the weighted sum of the argument's rows to acc. */
+/** Writes the weighted sum of the argument's rows that row t reads to acc. */
 VEC_FN void S(sum_rows)(ts_dtype kind, const resample_job *job, const S(row_taps) *t, T *acc)
 {
     int64_t n = job->axis[2].in, i = 0;
@@ -72,6 +77,7 @@ VEC_FN void S(sum_rows)(ts_dtype kind, const resample_job *job, const S(row_taps
         S(sum_vectors)(kind, job, t, acc, i, 1, n - i);
 }
 
+/** Weight of tap k of a table. */
 VEC_FN T S(weight_at)(const table *t, int32_t k)
 {
 #if TS_REAL == 32
@@ -81,13 +87,14 @@ VEC_FN T S(weight_at)(const table *t, int32_t k)
 #endif
 }
 
-/** Computes element o of a row of the result from acc, the sum of the argument's rows. */
+/** Computes element o of a row of the result from acc, the sum of the argument's rows (sum_rows()).
+ * t: the table of the last dim. */
 VEC_FN T S(combine_one)(const table *t, const T *acc, int64_t o)
 {
     int32_t k = t->begin[o], end = t->begin[o + 1], n = end - k;
     T sum = 0;
-    /* steps of indices are 0 or the number of channels; if the first is 1, the span shows that none
-       is 0 */
+    /* From tap to tap, an index grows by 0 or by the number of channels. If it grows by 1 first and
+       by n - 1 in all, the n elements are adjacent. */
     if (n >= LONG_TAPS && t->index[k + 1] - t->index[k] == 1 &&
         t->index[end - 1] - t->index[k] == n - 1) {
         V sums = F(zero)();
@@ -135,8 +142,8 @@ VEC_FN V S(column_elements)(const table *t, const T *acc, int64_t at)
 }
 #endif
 
-/** Computes a row of the result from the sum of the argument's rows. Missing taps read
- * acc[t->zero], which must be 0. */
+/** Computes a row y of the result from acc and the table t of the last dim. Elements with fewer
+ * taps than others read acc[t->zero], which must be 0. */
 VEC_FN void S(combine_row)(const table *t, const T *acc, T *y)
 {
     int64_t o = 0;
@@ -180,9 +187,8 @@ VEC_FN void S(combine_pixel)(ts_dtype kind, const resample_job *job, const S(row
         S(set)(kind, job->y, to + v * LANES, sum[v], left);
 }
 
-/** Computes all channels of pixel o as combine_pixel() does: reads the pixels of the
- * argument in the order of memory, and adds them to the sums of up to SUMMED_CHANNELS channels in
- * acc. */
+/** Computes all channels of pixel o as combine_pixel() does, but reads the pixels of the argument
+ * in the order of memory and adds them to the sums of up to SUMMED_CHANNELS channels in acc. */
 VEC_FN void S(combine_window)(ts_dtype kind, const resample_job *job, const S(row_taps) *t,
                               int64_t to, int64_t o, T *acc)
 {
@@ -229,7 +235,8 @@ VEC_FN bool S(is_in_order)(const resample_job *job, const S(row_taps) *t, int64_
             (o + 1 == w->out || w->index[k] > w->index[k - 1]));
 }
 
-/** True if rows a and b of a table have the same taps; false if there are more than two. */
+/** True if rows a and b of a table have the same taps. Rows of more than two taps are not compared
+ * and count as different, unless a equals b. */
 VEC_FN bool S(same_taps)(const table *t, int64_t a, int64_t b)
 {
     int32_t from = t->begin[a], to = t->begin[b], n = t->begin[a + 1] - from;
@@ -241,8 +248,8 @@ VEC_FN bool S(same_taps)(const table *t, int64_t a, int64_t b)
     return same;
 }
 
-/** Computes rows begin to end - 1 of the result. A row that reads the same rows as the row before
- * it is a copy. */
+/** Computes rows begin to end - 1 of the result. A row that reads the same rows of the argument as
+ * the row before it is copied from that row. */
 VEC_FN void S(resample_range)(ts_dtype kind, const resample_job *job, int64_t begin, int64_t end)
 {
     const table *width = &job->axis[2];
@@ -293,6 +300,7 @@ VEC_FN void S(resample_range)(ts_dtype kind, const resample_job *job, int64_t be
 
 /* --------------------------------------------------------------------------------- lines ---- */
 
+/** Element i of p, widened if `kind` is bf16 or f16. */
 VEC_FN T S(element)(ts_dtype kind, const void *p, int64_t i)
 {
     return kind == TS_BF16  ? (T)ts_bf16_to_f32(((const uint16_t *)p)[i])
@@ -300,7 +308,7 @@ VEC_FN T S(element)(ts_dtype kind, const void *p, int64_t i)
                             : ((const T *)p)[i];
 }
 
-/** Sum of n elements starting at index i. Sums of pieces are added in f64. */
+/** Sum of n elements starting at index i. Sums of LINE_PART elements are added in f64. */
 VEC_FN T S(sum_run)(ts_dtype kind, const void *p, int64_t i, int64_t n)
 {
     double total = 0;
@@ -314,9 +322,10 @@ VEC_FN T S(sum_run)(ts_dtype kind, const void *p, int64_t i, int64_t n)
     return (T)total;
 }
 
-/** Adds the terms of elements o to o + count - 1 of the forward op's result, whose taps are t, to
- * elements `first` to first + n - 1 of a line of y, which begin at `to`. x: index of the line's
- * first element in the argument. */
+/** Computes the share that elements o to o + count - 1 of the forward op's result, whose taps are
+ * t, have in a part of a line of y: elements `first` to first + n - 1, whose sums begin at `to`.
+ * The forward op stores these elements; a gradient adds their terms to the sums. x: index of the
+ * line's first element in the argument. */
 VEC_FN void S(add_taps)(ts_dtype kind, const line_job *job, const taps *t, int64_t o, int64_t count,
                         int64_t x, int64_t first, int64_t n, T *to)
 {
@@ -350,7 +359,7 @@ VEC_FN void S(add_taps)(ts_dtype kind, const line_job *job, const taps *t, int64
     }
 }
 
-/** Computes parts begin to end - 1 of all lines. */
+/** Computes parts begin to end - 1 of all lines. A part is job->part elements of each line of y. */
 VEC_FN void S(resample_parts)(ts_dtype kind, const line_job *job, int64_t begin, int64_t end)
 {
     T *sums = ts_slot(job->slots);

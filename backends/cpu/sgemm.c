@@ -23,7 +23,7 @@
 #define DEPTH 256    /* most rows of a slice */
 #define PACKED_SLICES 2 /* slices of b that are packed before they are multiplied */
 #define LINE (64 / (int64_t)sizeof(float)) /* floats of a cache line */
-#define ALIASED (4096 / (int64_t)sizeof(float)) /* rows that many floats apart share their sets */
+#define ALIASED (4096 / (int64_t)sizeof(float)) /* rows so many floats apart share L1 sets */
 #define PANEL MICRO_COLUMNS_F
 #define BLOCK_GROUP 4   /* blocks of rows that use a panel while it is in the L1 cache */
 #define PACKED_GROUP 16 /* the same if the rows are packed */
@@ -258,7 +258,7 @@ static void sum_columns(const ts_gemm *g, float *sums)
 }
 
 /**
- * Computes a product whose operands fit the L1 cache, on the calling thread. A plan, tasks and
+ * Computes a product of at most SMALL_WORK multiply-adds on the calling thread. A plan, tasks and
  * scratch would cost more time than the product.
  * @param sums  NULL, or receives the sums of the first operand over k, (m). Requires dense columns
  */

@@ -1,5 +1,5 @@
-/** @file slice.c  Replaces a slice of a tensor or of zeros. plan->dim, start and step describe the
- * slice. */
+/** @file slice.c  slice_scatter and slice_backward: a copy of a tensor, or zeros, of which one
+ * slice is replaced. plan->dim, start and step describe the slice. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/copy.h"
 #include "ops/kernel.h"

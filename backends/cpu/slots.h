@@ -1,8 +1,8 @@
 /**
  * @file slots.h
- * Scratch memory for the body of a parallel loop. A body may not allocate and its stack may be
- * small, so the kernel allocates slots before the loop. Each call of the body takes one slot, and
- * the thread pool calls the body at most once per thread.
+ * Scratch memory for the body of one parallel loop (ts_parallel_for()). A body may not allocate and
+ * its stack may be small, so the kernel allocates slots before the loop, one for each call of the
+ * body: the loop calls it at most ts_num_threads() times, and at most once per task.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_SLOTS_H
@@ -14,14 +14,14 @@
 typedef struct ts_slots {
     char *memory;
     size_t each, bytes; /* bytes of a slot, of all slots */
-    atomic_int taken;
+    atomic_int taken;   /* number of slots taken so far */
 } ts_slots;
 
 /**
- * Allocates slots of `bytes` bytes, each aligned to a cache line, for a loop over tasks >= 1 tasks,
- * and pins the number of threads. Call ts_slots_end() after the loop.
+ * Allocates slots of `bytes` bytes, each aligned to a cache line, for one loop over `tasks` >= 1
+ * tasks, and pins the number of threads. Call ts_slots_end() after the loop.
  * @param what  names the memory in the error
- * @return TS_ERR_MEMORY if the allocation fails; nothing is held then
+ * @return TS_ERR_MEMORY if the allocation fails; nothing is allocated or pinned then
  */
 TS_INLINE ts_status ts_slots_begin(ts_frame *f, ts_slots *s, int64_t tasks, int64_t bytes,
                                    const char *what)
@@ -37,7 +37,7 @@ TS_INLINE ts_status ts_slots_begin(ts_frame *f, ts_slots *s, int64_t tasks, int6
     ts_threads_unpin();
     return ts_error_memory(what, (int64_t)s->bytes);
 }
-/** Returns an unused slot. A body calls it once per invocation; contents are undefined. */
+/** Returns an unused slot, whose contents are undefined. Each call of the body takes one slot. */
 TS_INLINE void *ts_slot(ts_slots *s)
 {
     return s->memory +

@@ -1,11 +1,13 @@
-/* Softmax over one dim, and its gradient, for one real type; included by softmax.c. All tensors are
- * contiguous (outer, n, inner); n is the softmax dim. */
+/* Softmax over one dim, and its gradient, for one real type T (real_names.h); included by
+ * softmax.c. All tensors are contiguous (outer, n, inner); n is the softmax dim. LINE is the number
+ * of elements of a 64-byte line (fold_real.h). A row is n elements if inner is 1; a column is the n
+ * elements at one index of the inner dim otherwise. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
 /* ------------------------------------------------------------------ rows: inner == 1 ------ */
 
-/** Tasks are rows of n contiguous elements. */
+/** softmax or, with job->log, log_softmax. Tasks are rows of n contiguous elements. */
 static void S(softmax_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const softmax_job *job = ctx;
@@ -28,7 +30,8 @@ static void S(softmax_rows)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** dx = y (g - sum(g y)); with log, dx = g - exp(y) sum(g). job->x holds y, job->y receives dx. */
+/** Gradient dx = y (g - sum(g y)), or dx = g - exp(y) sum(g) for log_softmax. job->x holds y,
+ * job->g holds g, job->y receives dx. Tasks are rows. */
 static void S(softmax_backward_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const softmax_job *job = ctx;
@@ -55,8 +58,9 @@ static void S(softmax_backward_rows)(void *ctx, int64_t begin, int64_t end)
 
 /* ------------------------------------- short rows: LANES rows of at most a line at a time -- */
 
-/** Terms of each half of the first addition of sum_terms(), for rows of n elements: at least one
- * term is a pad, unless a row is a whole line, so that a sum of -0 is 0 as in fold_lanes(). */
+/** Half of the number of terms that sum_terms() adds for a row of n elements. The terms after the
+ * n-th are zeros. There is at least one zero, so that a sum of -0 is 0 as in fold_lanes(), unless
+ * the row is a whole line. */
 VEC_FN int64_t S(short_width)(int64_t n)
 {
     int64_t width = 1;
@@ -65,8 +69,8 @@ VEC_FN int64_t S(short_width)(int64_t n)
     return ts_min64(width, S(LINE) / 2);
 }
 
-/** Sum of the terms term[0] to term[2 w - 1], in the order in which fold_lanes() adds the elements
- * of a line. Overwrites the terms. */
+/** Sum of the terms term[0] to term[2 w - 1], in the order in which fold_lanes() (fold_real.h) adds
+ * the elements of a line. Overwrites the terms. */
 VEC_FN V S(sum_terms)(V *term, int64_t w)
 {
     for (; w; w /= 2)
@@ -75,7 +79,7 @@ VEC_FN V S(sum_terms)(V *term, int64_t w)
     return term[0];
 }
 
-/** Copies element k of row j to lane j of column[k]. Lanes without a row receive row 0. */
+/** Copies element k of row j to lane j of column[k], for `rows` rows. Other lanes receive row 0. */
 VEC_FN void S(load_columns)(V *column, const T *x, int64_t rows, int64_t n)
 {
     for (int64_t k = 0; k < n; k++) {
@@ -85,6 +89,7 @@ VEC_FN void S(load_columns)(V *column, const T *x, int64_t rows, int64_t n)
         column[k] = F(load)(lanes);
     }
 }
+/** Copies lane j of column[k] to element k of row j. */
 VEC_FN void S(store_columns)(T *y, const V *column, int64_t rows, int64_t n)
 {
     for (int64_t k = 0; k < n; k++) {
@@ -155,7 +160,8 @@ static void S(softmax_backward_short)(void *ctx, int64_t begin, int64_t end)
 #define GET(p, v) S(get)(kind, p, at + k * step + (v) * LANES, left - (v) * LANES)
 #define SET(p, v, y) S(set)(kind, p, at + k * step + (v) * LANES, y, left - (v) * LANES)
 
-/** Softmax of `vectors` vectors of columns at index `at`; `left` columns are valid. */
+/** Softmax of `vectors` vectors of columns, whose first element has index `at`; `left` columns are
+ * valid. kind: dtype of the tensors. */
 VEC_FN void S(softmax_tile)(ts_dtype kind, const softmax_job *job, int64_t at, int64_t left,
                             int vectors)
 {
@@ -198,7 +204,7 @@ VEC_FN void S(softmax_tile)(ts_dtype kind, const softmax_job *job, int64_t at, i
         }
 }
 
-/** The gradient, as softmax_tile(). */
+/** The gradient (softmax_backward_rows()) of the columns of a tile, as in softmax_tile(). */
 VEC_FN void S(softmax_backward_tile)(ts_dtype kind, const softmax_job *job, int64_t at,
                                      int64_t left, int vectors)
 {

@@ -1,4 +1,5 @@
-/** @file tiling.c  Pointwise loops over spaces whose operands are dense along different dims. */
+/** @file tiling.c  Pointwise loops over spaces whose operands are dense along different dims: tiles
+ * of some operands are transposed. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/tiling.h"
 #include "backends/cpu/isa.h"

@@ -1,4 +1,6 @@
-/** @file tiling.h  Ways to run a loop over an iteration space. */
+/** @file tiling.h  Ways to run a pointwise loop over an iteration space (ts_iter), shared by
+ * loops.c, tiling.c and copy.c. A run is the elements along dim 0, the innermost. cost: approximate
+ * cycles per element; determines when to use threads. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_TILING_H
 #define TS_BACKENDS_CPU_TILING_H
@@ -7,9 +9,10 @@
 
 /** Runs a loop over any iteration space, run by run. In loops.c. */
 void ts_cpu_run_each(const ts_iter *it, ts_loop loop, const void *params, int cost);
-/** Runs a loop over a space whose result is dense along dim 0 and some of whose other operands are
- *  dense along one outer dim: tiles of these operands are transposed into contiguous memory.
- *  it->items are set. Returns false, and runs nothing, if the space is of another kind. */
+/** Runs a loop over a space whose result is dense along dim 0, and of whose other operands one to
+ *  three are dense along the same outer dim instead: tiles of these operands are transposed into
+ *  contiguous memory. Requires it->items. Returns false, and runs nothing, for any other space and
+ *  if one of the two dims has fewer than 4 elements. */
 bool ts_cpu_run_tiles(const ts_iter *it, ts_loop loop, const void *params, int cost);
 
 #endif

@@ -1,4 +1,4 @@
-/** @file unary.c  Elementary functions of one tensor. */
+/** @file unary.c  Pointwise functions of one tensor: neg, abs, exp, sin, floor and others. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
 #include "backends/cpu/recipes.h"

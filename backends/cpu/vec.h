@@ -2,13 +2,15 @@
  * Vectors of f32, i32 and f64 in the width of the variant that a kernel file is built for.
  *
  * Each kernel file is compiled once per variant with -DTS_VARIANT=baseline|avx2|avx512; TS_V(name)
- * appends the variant to external symbols. Everything here is static and inlined. The baseline is
- * NEON on aarch64 and portable C elsewhere, which compilers turn into SSE2 on x86-64.
+ * appends the variant to external symbols. Everything here is static, and inlined in optimized
+ * builds. The baseline is NEON on aarch64 and portable C elsewhere, which compilers turn into SSE2
+ * on x86-64.
  *
- *   vf, vi   VF_LANES floats / int32_t         vm   their mask
- *   vd, vl   VD_LANES doubles / int64_t        vdm  their mask
+ *   vf, vi, vu    VF_LANES of float, int32_t, uint32_t      vm   their mask
+ *   vd, vl, vul   VD_LANES of double, int64_t, uint64_t     vdm  their mask
+ *   vh, vhh       VF_LANES and 2 VF_LANES of uint16_t: the bits of bf16 or f16 ("halves")
  *
- * vf, vd, vi and vl are GCC vector types. Arithmetic uses the operators + - * / (and << >> & | ^ ~
+ * All but the masks are GCC vector types. Arithmetic uses the operators + - * / (and << >> & | ^ ~
  * on integers), and a cast between vf and vi (vd and vl) reinterprets bits. Contraction is off:
  * a * b + c rounds twice, vf_fma() once (twice in a baseline without FMA instructions).
  * Comparisons go through functions, because masks are predicate registers on AVX-512.
@@ -39,8 +41,8 @@
 /** 0, 1 or 2: for #if around code of one variant. */
 #define VEC_ISA TS_V_PASTE(VEC_IS, TS_VARIANT)
 
-/* Without optimization, or with a sanitizer, inlined code takes up to thirty times as long to
- * compile. */
+/* Without optimization, or with a sanitizer, functions are not inlined: the inlined code would take
+ * up to thirty times as long to compile. */
 #if !defined __OPTIMIZE__ || defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define VEC_FN static __attribute__((unused))
 #else
@@ -145,21 +147,27 @@ VEC_FN vi vf_trunc_to_vi(vf v) { return __builtin_convertvector(v, vi); }
 VEC_FN vi vi_shr_logical(vi v, int n) { return (vi)((vu)v >> (uint32_t)n); }
 
 /*
- * The other primitives depend on the instruction set. Each of the four files defines these names:
- *   masks        vm_first_n vm_and vm_or vm_xor vm_not vm_bits, the same with vdm_
+ * The other primitives depend on the instruction set. Each of the four headers below defines these
+ * names. v{f,d}_x stands for vf_x and vd_x; L is the number of lanes.
+ *
+ *   masks        vm_first_n(n): the first n lanes; vm_and vm_or vm_xor vm_not; vm_bits(m): bit i is
+ *                lane i; the same with vdm_
  *   compare      v{f,d}_{eq,ne,lt,le,gt,ge}, vi_{eq,lt,gt}; NaN compares as in C
  *   select       v{f,d,i}_select(m, a, b): a where m is set, else b
  *   arithmetic   v{f,d}_{fma,sqrt,floor,ceil,rint,trunc,min_fast,max_fast}
  *                fma(a, b, c) = a*b + c; min_fast(a, b) = a < b ? a : b, the second when unordered
  *   integers     vl_mul_u32(a, b): 64-bit products of the low halves of the lanes, unsigned
- *   partial      v{f,d}_load_n_or(p, n, other), v{f,d}_store_first(p, v, n)
- *   reduce       v{f,d}_hsum, v{f,d}_hmax_fast, v{f,d}_hmin_fast: halves folded onto each other,
- *                lane i with lane i + L/2, then L/4, ... down to one
- *   convert      vf_to_vi (nearest even, in range), vf_widen_lo/hi, vf_narrow, vh_to_vf_f16,
- *                vf_to_vh_f16, vu_to_vh (low 16 bits), vh_to_vu
+ *   partial      v{f,d}_load_n_or(p, n, other): n elements, then lanes of other;
+ *                v{f,d}_store_first(p, v, n): the first n lanes
+ *   reduce       v{f,d}_hsum, v{f,d}_hmax_fast, v{f,d}_hmin_fast: lane i is folded with lane
+ *                i + L/2, then with i + L/4, ... until one is left
+ *   convert      vf_to_vi (nearest even, in range); vf_widen_lo, vf_widen_hi: the lower or upper
+ *                lanes as f64; vf_narrow(lo, hi): their inverse; vh_to_vf_f16, vf_to_vh_f16,
+ *                vh_to_vu, vu_to_vh (low 16 bits)
  *   shuffle      vf_permute(v, lanes): lane i is v[lanes[i] % L]; vf_permute2(a, b, lanes): lane i
  *                is lane lanes[i] % 2L of a followed by b; lanes are at least 0
- *   memory       vf_gather(base, indices), vm_load_bool, vm_store_bool and vdm_
+ *   memory       vf_gather(base, indices); vm_load_bool(p): the mask of the L bytes at p, set where
+ *                a byte is not 0; vm_store_bool(p, m): L bytes 0 or 1; the same with vdm_
  *   scale        vf_ldexp_fast(x, n) = x * 2^n, x in [0.5, 2), n whole in [-160, 129]: one rounding
  */
 #if VEC_ISA == VEC_IS_avx512

@@ -1,4 +1,5 @@
-// Masks and comparisons for the baseline, NEON and AVX2: a mask is an integer vector of 0 or -1.
+// Masks, comparisons and vf_ldexp_fast() of vec.h for the baseline, NEON and AVX2: a lane of a mask
+// is the integer 0 or -1.
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VEC_LANEMASK_H
 #define TS_BACKENDS_CPU_VEC_LANEMASK_H

@@ -1,14 +1,18 @@
 /*
- * Elementary and activation functions on vectors of f32: range reductions and polynomials. Every
- * variant uses the same formulas, so eager and fused kernels compute the same bits. A lane's result
- * depends only on its argument. vmath_real.h has the formulas that f32 and f64 share; this file has
- * the polynomials and range reductions of f32, vmath_d.h those of f64.
+ * Elementary and activation functions on vectors of f32 and f64. Every variant, and the recipes of
+ * fused groups (recipes.h), use the same formulas, so eager and fused kernels compute the same
+ * bits. A lane's result depends only on its argument. Kernel files include this file.
+ *
+ *   vmath_real.h   the formulas that f32 and f64 share
+ *   vmath.h        polynomials, range reductions and further formulas of f32
+ *   vmath_d.h      the same for f64
  *
  * The comment of a function states its error bound in units in the last place (ulp).
- * tests/cpu/vmath.c asserts the bounds over all of f32. They hold with FMA instructions; a baseline
- * without FMA has one ulp more. For results below the normal range, one ulp is that of the smallest
- * normal number, unless the comment says otherwise. Infinities, NaN and signed zeros follow the
- * function's limits, also where PyTorch's formula computes -Inf * 0 = NaN (silu, gelu: -0 here).
+ * tests/cpu/vmath.c asserts the bounds for samples of all f32 and f64 numbers. They hold with FMA
+ * instructions; a baseline without FMA has one ulp more. For results below the normal range, one
+ * ulp is that of the smallest normal number, unless the comment says otherwise. Infinities, NaN and
+ * signed zeros follow the function's limits, also where PyTorch's formula computes -Inf * 0 = NaN
+ * (silu, gelu: -0 here).
  *
  * tools/minimax.py NAME computes the coefficients; a comment above each list states the name.
  */
@@ -46,6 +50,8 @@ VEC_FN vf vf_exp_reduce(vf x, vf n)
     return vf_fma(n, vf_set1(-VEC_LN2_LO), vf_fma(n, vf_set1(-VEC_LN2_HI), x));
 }
 
+/* p(r) of e^r = 1 + r + r^2 p(r), |r| <= ln(2)/2. expm1_poly() is the same for e^r - 1, with one
+ * more coefficient; exp2_poly() is p(r) of 2^r = 1 + r p(r), |r| <= 1/2. */
 VEC_FN vf vf_exp_poly(vf r)
 {
     /* minimax.py exp */
@@ -157,8 +163,8 @@ VEC_FN vf vf_atan_rest(vf z)
     return VEC_POLY(z, -0.333329558f, 0.199779257f, -0.138798505f, 0.0806031004f);
 }
 
-/* Phi(-t), Phi the normal distribution, for t in [0, 15], with a small relative error even where
- * Phi is tiny. bell is exp(-t^2/2). */
+/* Phi(-t), where Phi is the standard normal distribution function, for t in [0, 15], with a small
+ * relative error even where Phi is tiny. bell is exp(-t^2/2). */
 VEC_FN vf vf_normal_tail(vf t, vf bell)
 {
     vf u = 1.0f / vf_fma(t, vf_set1(0.5f), vf_set1(1.0f));
@@ -214,7 +220,7 @@ VEC_FN vf vf_erf(vf x)
     return vf_select(vf_lt(a, vf_set1(1.0f)), vf_fma(x, p, x), vf_copysign(large, x));
 }
 
-/* y log2(x) in f64, for x = m 2^k with m in [2/3, 4/3); clamped to [-200, 200]. */
+/* y log2(x) in f64 for x = m 2^k, m in [2/3, 4/3), clamped to [-200, 200]. */
 VEC_FN vd vec_pow_log2(vd m, vd k, vd y)
 {
     vd f = m - 1.0;

@@ -1,9 +1,8 @@
 /*
  * Elementary functions on vectors of f64: the f64 half of vmath.h, which includes this file. The
  * rules of vmath.h apply: every variant uses the same formulas, a lane's result depends only on its
- * argument, and tests/cpu/vmath.c asserts the bounds, here for arguments sampled from all of f64.
- *
- * Sine, cosine and tangent beyond |x| = 2^20 go to libm lane by lane.
+ * argument, and tests/cpu/vmath.c asserts the error bounds, which are in units in the last place
+ * (ulp).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VMATH_D_H
@@ -44,6 +43,8 @@ VEC_FN vd vd_exp_reduce(vd x, vd n)
     return vd_fma(n, vd_set1(-0x1.3de6af278ece6p-42), r);
 }
 
+/* p(r) of e^r = 1 + r + r^2 p(r), |r| <= ln(2)/2. expm1_poly() is the same for e^r - 1, with one
+ * more coefficient; exp2_poly() is p(r) of 2^r = 1 + r p(r), |r| <= 1/2. */
 VEC_FN vd vd_exp_poly(vd r)
 {
     /* minimax.py exp_d */
@@ -80,7 +81,7 @@ VEC_FN vd vd_split(vd x, vd *k)
     return (vd)(bits - e);
 }
 
-/* k ln 2 + log(1 + f) = k ln 2 + f - (f^2/2 - s (f^2/2 + s z g(z))), s = f / (2 + f), z = s^2 */
+/* k ln 2 + log(1 + f) = k ln 2 + f - (f^2/2 - s (f^2/2 + z g(z))), s = f / (2 + f), z = s^2 */
 VEC_FN vd vd_log_sum(vd f, vd k)
 {
     vd s = f / (f + 2.0), z = s * s, half = f * f * 0.5;
@@ -160,9 +161,10 @@ VEC_FN vd vec_erf_near_d(vd x)
     return vd_fma(x, g, x);
 }
 
-/* Phi(-t) for t in [0, 40], with a small relative error even where it is tiny; bell is exp(-t^2/2).
- * g amplifies the relative error of u threefold, so u is split into a short number and a rest. For
- * t < 0.75 the result is computed from erf. */
+/* Phi(-t), where Phi is the standard normal distribution function, for t in [0, 40], with a small
+ * relative error even where Phi is tiny. bell is exp(-t^2/2). g amplifies the relative error of u
+ * threefold, so u is split into a short number and a rest. For t < 0.75 the result is computed from
+ * erf. */
 VEC_FN vd vd_normal_tail(vd t, vd bell)
 {
     vd w = t + 5.0, inverse = 1.0 / w, u = vd_short(inverse * 5.0), coarse = vd_short(w);
@@ -203,7 +205,7 @@ VEC_FN vd vd_log10(vd x)
     return vd_log_limits(x, vd_fma(k, vd_set1(0x1.34413509f7p-2), r));
 }
 
-/* e^(x + low) for x in [-745, 710], |low| at most an ulp of x. */
+/* e^(x + low) for x in [-746, 710], |low| at most an ulp of x. */
 VEC_FN vd vec_exp_sum_d(vd x, vd low)
 {
     vd n = vd_rint(x * 0x1.71547652b82fep+0);
@@ -248,8 +250,9 @@ VEC_FN vd vec_log_parts_d(vd x, vd *low)
     return high;
 }
 
-/** x^y with the limits of C's pow(): 2 ulp. Lanes with zeros, infinities or NaN call libm; without
- * FMA, which computes the rounding errors of products, all lanes. */
+/** x^y with the limits of C's pow(): 2 ulp. Lanes with zeros, infinities or NaN call libm. All
+ * lanes do so in a baseline without FMA, because the formula needs FMA for the rounding errors of
+ * products. */
 VEC_FN vd vd_pow(vd x, vd y)
 {
 #if VEC_ISA == VEC_IS_baseline && !defined __FP_FAST_FMA

@@ -1,7 +1,8 @@
 /*
  * Functions whose formulas are the same for f32 and f64. vmath.h and vmath_d.h each define the
- * polynomials and range reductions of their type and then include this file. A stated bound holds
- * for both types unless the comment says otherwise.
+ * polynomials and range reductions of their type and then include this file. real_names.h defines
+ * the names: F(exp) is vf_exp or vd_exp, K(x) is x in every lane. A comment states the error bound
+ * in units in the last place (ulp), for both types unless it says otherwise.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real_names.h"
@@ -11,12 +12,13 @@
  *                      EXP2_HIGH likewise for 2^x
  * EXPM1_LOW            e^x - 1 rounds to -1 for smaller x
  * TANH_END             tanh(x) rounds to ±1 for larger |x|
- * NORMAL_END           Phi(-x) rounds to 0 and Phi(x) to 1 for larger x
+ * NORMAL_END           Phi(-x) rounds to 0 and Phi(x) to 1 for larger x; Phi: standard normal
+ *                      distribution function
  * ERFC_END             erfc(x) rounds to 0 for larger x
  * LEAST_POWER          least n for which F(power)(n) is a normal number
  * HALF_PI_LOW          pi/2 minus HALF_PI, pi/2 rounded to the type
  * HUGE_SUM             the sum of two numbers up to HUGE_SUM is finite
- * TRIG_LIMIT           largest |x| for the reduction of F(trig)
+ * TRIG_LIMIT           F(trig) reduces arguments |x| < TRIG_LIMIT; others call libm
  */
 #if REAL_BITS == 32
 #define NORMAL_END 15
@@ -95,7 +97,7 @@ VEC_FN V F(exp2)(V x)
     return F(ldexp_fast)(F(fma)(r, F(exp2_poly)(r), K(1)), n);
 }
 
-/* e^r - 1, x = n ln 2 + r with the nearest n. */
+/* e^r - 1, where x = n ln 2 + r with the nearest whole n; *n receives n. */
 VEC_FN V F(expm1_rest)(V x, V *n)
 {
     *n = F(rint)(x * K(LOG2E));
@@ -141,7 +143,8 @@ VEC_FN V F(log)(V x)
     return F(log_limits)(x, F(log_sum)(m - K(1), k));
 }
 
-/** log(1 + x): 2 ulp. c is the rounding error of 1 + x; it is scaled and added to f. */
+/** log(1 + x): 2 ulp. u is the rounded 1 + x, c its rounding error, which is scaled and added to
+ * the mantissa f of u. */
 VEC_FN V F(log1p)(V x)
 {
     V u = x + K(1), back = u - K(1);
@@ -153,7 +156,7 @@ VEC_FN V F(log1p)(V x)
 
 /* ------------------------------------------------------------------ sin, cos and tan ---- */
 
-/* y where |x| < TRIG_LIMIT; the other lanes call libm's function in f64. */
+/* y in lanes with |x| < TRIG_LIMIT; the other lanes call libm's `function` in f64. */
 VEC_FN V F(trig_far)(V x, V y, double (*function)(double))
 {
     if (__builtin_expect(M(all)(F(lt)(F(abs)(x), K(TRIG_LIMIT))), 1))
@@ -255,7 +258,7 @@ VEC_FN V F(erfc)(V x)
     return F(select)(F(lt)(x, F(zero)()), K(2) - tail, tail);
 }
 
-/* Returns the normal distribution Phi(x); *bell receives exp(-x^2/2). */
+/* Returns Phi(x), the standard normal distribution function; *bell receives exp(-x^2/2). */
 VEC_FN V F(normal_cdf)(V x, V *bell)
 {
     V t = F(min_fast)(K(NORMAL_END), F(abs)(x));

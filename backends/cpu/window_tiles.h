@@ -1,12 +1,13 @@
 /**
  * @file window_tiles.h
- * Products of windows and weights in f32 or bf16, for results with channels innermost. Each worker
- * (a task of the thread pool) gathers the windows of a tile into its own scratch memory and
- * multiplies them while they are in cache. Included by convolution.c only.
+ * Products of windows and weights in f32 or bf16. Each worker (a task of the thread pool) gathers
+ * the windows of a tile into its own scratch memory and multiplies them while they are in cache.
+ * The results of a tile have channels innermost; they are written to the image directly if its
+ * memory has this layout, else through scratch memory. Included by convolution.c only.
  *
- * Each result is the sum of slices of the window in order; a slice is one chain of multiply-adds
- * (vf_fma()), for bf16 of dot products of pairs. Sums of bf16 are f32, and are rounded once. So
- * results depend neither on the division into tiles nor on the number of threads.
+ * A window is divided into slices. Each slice of a result is one chain of multiply-adds (vf_fma()),
+ * or for bf16 of dot products of pairs, and the slices are added in order. Sums of bf16 are f32 and
+ * rounded once. So results depend neither on the division into tiles nor on the number of threads.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_WINDOW_TILES_H
@@ -16,23 +17,24 @@
 #include "backends/cpu/windows.h"
 
 enum {
-    TILE_DEPTH = 256,  /* maximum number of elements of a slice */
+    TILE_DEPTH = 256,  /* most elements of a slice; twice as many for bf16 */
     TILE_BLOCKS = 4,   /* blocks of windows that use a panel of weights while it is in cache */
-    TILE_WINDOWS = TILE_BLOCKS * MICRO_ROWS, /* maximum number of windows of a tile */
+    TILE_WINDOWS = TILE_BLOCKS * MICRO_ROWS, /* most windows of a tile */
     TILE_PANEL = MICRO_COLUMNS_F             /* output channels of a panel of weights */
 };
 
 /** The product of one group's windows and weights. */
 typedef struct tiles {
-    windows w;
-    image to;
+    windows w;           /* source image and axes of the windows */
+    image to;            /* the result */
     const char *weight;  /* (rows, depth), dense */
     const char *bias;    /* (rows), or NULL */
-    char *packed;        /* the weight in panels of (depth, TILE_PANEL); for bf16 of pairs */
+    char *packed;        /* the weight in panels: (depth, tile_width()) for f32, (pairs, TILE_PANEL,
+                            2) for bf16 */
     char *scratch;       /* per worker: gathered windows, sums of bf16, results unless `direct` */
     int64_t worker_bytes; /* bytes of a worker's scratch */
-    int64_t sums, result; /* offsets in a worker's scratch */
-    int64_t rows, depth; /* output channels; elements of a window */
+    int64_t sums, result; /* offsets of sums and results in a worker's scratch, in bytes */
+    int64_t rows, depth; /* channels of the result; elements of a window */
     int64_t all, count;  /* numbers of windows and of tiles */
     int64_t step;        /* distance of positions in `to` in elements, if `direct` */
     int64_t workers;     /* number of workers */
@@ -40,13 +42,14 @@ typedef struct tiles {
     int item;            /* bytes of an element: 2 for bf16, else 4 */
 } tiles;
 
-/** Width of a packed panel with so many columns: one or two vectors. */
+/** Width of a packed panel for `columns` channels of the result: one or two vectors. */
 TS_INLINE int64_t tile_width(int64_t columns) { return columns > VF_LANES ? TILE_PANEL : VF_LANES; }
 
 /** Floats between rows of the sums of bf16: whole vectors. */
 static int64_t sum_row(const tiles *t) { return ts_ceil_div(t->rows, VF_LANES) * VF_LANES; }
 
-/** Sets t->count, workers, worker_bytes, sums and result. Returns the bytes of t->packed. */
+/** Sets t->count, workers, worker_bytes, sums and result, which depend on the number of threads.
+ *  Returns the bytes of t->packed. */
 static int64_t plan_tiles(tiles *t)
 {
     const int64_t line = VF_LANES * (int64_t)sizeof(float), item = t->item;
@@ -79,8 +82,8 @@ static void pack_weight(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** to (count, rows) = windows (count, depth) times weights (depth, rows), plus bias. row and step:
- *  strides of `windows` along count and depth; to_row: stride of `to` between rows. */
+/** to (count, rows) = windows (count, depth) times the packed weight (depth, rows), plus bias. row
+ *  and step: strides of `windows` along count and depth; to_row: stride of `to` along count. */
 static void multiply_rows(const tiles *t, const float *windows, int64_t row, int64_t step,
                           int64_t count, float *to, int64_t to_row)
 {
@@ -102,13 +105,14 @@ static void multiply_rows(const tiles *t, const float *windows, int64_t row, int
     }
 }
 
-/** The product of bf16 windows (count, depth). sums: (count, sum_row()). */
+/** multiply_rows() for dense windows of bf16, (count, depth). sums: room for f32 (count,
+ *  sum_row()). */
 static void multiply_pairs(const tiles *t, const char *windows, int64_t count, float *sums,
                            uint16_t *to, int64_t to_row)
 {
     int64_t row = t->depth * 2, blocks = ts_ceil_div(count, MICRO_ROWS), step = sum_row(t);
     int64_t p = 0, depth;
-    do { /* once for windows without elements, whose sums are 0 */
+    do { /* also once for windows without elements, to set their sums to 0 */
         depth = ts_min64(2 * TILE_DEPTH, t->depth - p);
         for (int64_t column = 0; column < t->rows; column += TILE_PANEL) {
             const uint16_t *b = (const uint16_t *)t->packed +
@@ -134,7 +138,7 @@ static void multiply_pairs(const tiles *t, const char *windows, int64_t count, f
         }
 }
 
-/** Computes windows first to first + count - 1. */
+/** Computes the results of windows first to first + count - 1. */
 static void run_tile(const tiles *t, int64_t first, int64_t count, char *scratch)
 {
     windows w = t->w;

@@ -1,8 +1,12 @@
 /**
  * @file windows.h  Copies images and weights of convolutions to matrices and back. Part of
- * convolution.c, which is compiled once per instruction-set variant and includes this file through
- * window_tiles.h. A window is the part of an image that one output position reads (ts_window_axis
- * in kernel.h); a tap is an element of the kernel.
+ * convolution.c, which is compiled once per instruction-set variant; its other headers include this
+ * file.
+ *
+ *   position   an element of the target image, which the windows compute, without its channel
+ *   window     the part of the source image that one position reads (ts_window_axis in kernel.h)
+ *   tap        an element of the kernel, and the element of a window that it multiplies
+ *   line       the positions, or pixels, along the last spatial dim
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_WINDOWS_H
@@ -17,14 +21,16 @@
 
 #include <string.h>
 
-/** A tensor as (batch, channels, three spatial dims). */
+/** A tensor as (batch, channels, three spatial dims). Spatial dims that the tensor lacks come first
+ *  and have size 1. */
 typedef struct image {
     char *data;
     int64_t n, c, at[3], /* strides of batch, channels and spatial dims, in elements */
         size[3];         /* spatial sizes */
 } image;
 
-/** Describes tensor t (N, C, and `dims` spatial dims of sizes `size`). Borrows its memory. */
+/** Describes tensor t (N, C, and `dims` spatial dims). size: three sizes, as in `image`. Borrows
+ *  t's memory. */
 static image image_of(const ts_tensor *t, const int64_t *size, int dims)
 {
     image v = {.data = t->data, .n = t->strides[0], .c = t->strides[1],
@@ -36,7 +42,8 @@ static image image_of(const ts_tensor *t, const int64_t *size, int dims)
 
 typedef ts_window_axis axis;
 
-/** Reverses the taps of an axis with a negative shift. */
+/** Returns the axis with its taps in reverse order if its shift is negative, so that the shift of
+ *  the result is positive. */
 static axis forwards(axis a)
 {
     if (a.shift < 0) {
@@ -96,7 +103,7 @@ static void copy_block(block to, block from, int64_t rows, int64_t columns, int 
 
 /** Windows first to first + count - 1 of one group's channels, gathered as a matrix at `to`. */
 typedef struct windows {
-    image from;
+    image from;     /* the source image */
     axis axis[3];
     int64_t channels, first, count;
     int64_t row;    /* unless by_window: stride between rows in elements, at least count */
@@ -123,7 +130,7 @@ static window_index window_index_of(const axis *a, int64_t at)
     return p;
 }
 
-/** Moves p by `run` windows, at most to the first window of the next line of the last dim. */
+/** Moves p by `run` windows, at most to the first window of the next line. */
 static void advance_window(window_index *p, const axis *a, int64_t run)
 {
     p->i[2] += run;
@@ -154,8 +161,8 @@ static void inside_of(int64_t at, int64_t step, int64_t size, int64_t n, int64_t
     *high = ts_min64(ts_max64(*high, *low), n);
 }
 
-/** Sets [*low, *high) to the positions of a line at which all taps of the last dim are inside the
- *  image. */
+/** Sets [*low, *high) to the positions of a line at which all taps along the last dim are inside
+ *  the image. */
 static void inner_positions(const windows *w, int64_t *low, int64_t *high)
 {
     const axis *line = &w->axis[2];
@@ -311,7 +318,7 @@ static void gather_by_tap(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** True if each window is one pixel and the windows cover the image in its order. */
+/** True if each window is one pixel, and the windows are all pixels of the image in its order. */
 static bool windows_are_pixels(const windows *w)
 {
     for (int d = 0; d < 3; d++) {
@@ -323,7 +330,8 @@ static bool windows_are_pixels(const windows *w)
     return true;
 }
 
-/** Gathers windows first to first + count - 1 at w->to, on the thread pool. */
+/** Gathers windows first to first + count - 1 at w->to, on the thread pool. Sets w->first, count
+ *  and row. */
 static void gather(windows *w, int64_t first, int64_t count)
 {
     const axis *a = w->axis;
@@ -345,13 +353,13 @@ typedef struct strips {
     const axis *axis;
     int64_t channels, first, count;
     int64_t channel_step, position_step; /* strides of the matrix in elements; if position_step is
-                                            1, channel_step is in rows of `count` elements */
+                                            1, channel_step is in units of `count` elements */
     int item;                            /* bytes of an element */
     char *matrix;
     bool back; /* true: from the matrix into the image */
 } strips;
 
-/** Copies positions begin to end - 1, counted from s->first. */
+/** Copies positions s->first + begin to s->first + end - 1. */
 static void copy_strips(void *ctx, int64_t begin, int64_t end)
 {
     const strips *s = ctx;
@@ -370,7 +378,7 @@ static void copy_strips(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Copies positions first to first + count - 1 on the thread pool. */
+/** Copies positions first to first + count - 1 of `all` on the thread pool; back: as in strips. */
 static void copy_matrix(const strips *all, int64_t first, int64_t count, bool back)
 {
     strips s = *all;
@@ -386,7 +394,7 @@ static void copy_matrix(const strips *all, int64_t first, int64_t count, bool ba
 typedef struct image_copy {
     image from, to;
     int64_t channels;
-    int64_t line, parts; /* line: pixels at equal distances; parts: tasks per line */
+    int64_t line, parts; /* line: number of pixels at equal distances; parts: tasks per line */
     int item;            /* bytes of an element */
 } image_copy;
 
@@ -436,7 +444,8 @@ static void copy_image(const image *from, const image *to, int64_t batch, int64_
                         copy_parts, &t);
 }
 
-/** Dense memory for an image of v's sizes, with channels innermost (last) or outermost. */
+/** Describes dense memory at `to` for an image of v's sizes, with channels innermost (last) or
+ *  before the spatial dims. */
 static image dense_image(const image *v, int64_t channels, bool last, char *to)
 {
     int64_t pixel = last ? channels : 1, line = v->size[2] * pixel, plane = v->size[1] * line;
@@ -455,7 +464,7 @@ static image interleave(const image *v, int64_t batch, int64_t channels, char *t
     return made;
 }
 
-/** Address of channel 0 of the image's element at position `first`. */
+/** Address of channel 0 of the image at position `first` of the batch. */
 static char *position_at(const image *v, const axis *a, int64_t first, int item)
 {
     window_index p = window_index_of(a, first);
@@ -466,7 +475,8 @@ static char *position_at(const image *v, const axis *a, int64_t first, int item)
 }
 
 /** Returns the number of consecutive positions that are at equal distances in memory: all positions
- *  of the batch, those of one image, or 0. Sets *step to the distance in elements. */
+ *  of the batch, those of one image, or 0. Sets *step to the distance in elements, 1 if there is
+ *  one position. */
 static int64_t even_positions(const image *v, const axis *a, int64_t batch, int64_t *step)
 {
     const int64_t counts[4] = {batch, a[0].count, a[1].count, a[2].count};
@@ -492,7 +502,7 @@ static int64_t even_positions(const image *v, const axis *a, int64_t batch, int6
 typedef struct weights {
     char *data, *matrix;
     int64_t row, column, at[3]; /* strides of the tensor in elements: row, column, spatial dims */
-    int64_t rows, columns;      /* output and input channels of the product */
+    int64_t rows, columns;      /* channels of the target and of the source image, per group */
     const axis *axis;
     bool by_window, /* the matrix is (rows, taps, columns), else (rows, columns, taps) */
         back;       /* copy from the matrix to the tensor, else from the tensor */
@@ -512,7 +522,8 @@ static int64_t tap_offset(const weights *w, int64_t t)
     return offset;
 }
 
-/* The inner loop runs along the tensor's dim with the smaller stride. */
+/* Copies the rows of tasks begin to end - 1. The inner loop runs along the tensor's dim with the
+ * smaller stride. */
 static void copy_weights(void *ctx, int64_t begin, int64_t end)
 {
     const weights *w = ctx;
@@ -551,7 +562,8 @@ static void copy_weights(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** If the tensor's memory has the layout of the matrix, sets w->matrix to it and returns true. */
+/** If the tensor's memory has the layout of the matrix, sets w->matrix to this memory and returns
+ *  true. */
 static bool weights_in_place(weights *w)
 {
     const axis *a = w->axis;
