@@ -13,8 +13,8 @@ struct same_fn {
     template <class A> __device__ __forceinline__ A operator()(A x) const { return x; }
 };
 
-/** Truncates a float toward zero. NaN and values out of range become the most negative integer, as
- * on the CPU. */
+/** Truncates x toward zero to I, int32_t or int64_t. NaN and values out of range become the most
+ * negative integer, as on the CPU. */
 template <class I> __device__ __forceinline__ I truncated(double x)
 {
     constexpr double end = sizeof(I) == 8 ? 0x1p63 : 0x1p31;
@@ -22,7 +22,9 @@ template <class I> __device__ __forceinline__ I truncated(double x)
     return fits ? (I)x : (I)((I)1 << (sizeof(I) * 8 - 1));
 }
 
-/** Converts any dtype to R. A float becomes u8 through i64, of which u8 is the low byte. */
+/** Converts an element of any dtype to R. A float becomes u8 through i64, of which u8 is the low
+ * byte. For halves the result has the wide type, and the caller rounds it; an f64 is first rounded
+ * so that this second rounding is exact (float_beside()). */
 template <class R> struct convert_fn {
     template <class A> __device__ __forceinline__ auto operator()(A x) const
     {
