@@ -110,8 +110,8 @@ struct taps {
 };
 
 /** Elements of the result that read element i of the input: `count` candidates, of which some may
- * have weight 0. Element i of the input's gradient sums their gradients. at() gives the index of a
- * candidate; it is first + k, except for padding by reflection or modulo the dim. */
+ * have weight 0. Element i of the input's gradient is the sum of their gradients times weights.
+ * at() gives the index of candidate k: first + k, except for reflecting and circular padding. */
 struct readers {
     int first, count;
 
@@ -131,7 +131,7 @@ struct readers {
             last = (int)(((int64_t)(i + 1) * a.out - 1) / a.in);
             break;
         case TS_AXIS_NEAREST:
-            /* an estimate below the first reader; the loop finds it with the forward's rounding */
+            /* a low estimate; the loop moves up to the first reader by the forward's formula */
             first = (int)min(max(i * a.by_scale - 2, 0.0), (double)a.out);
             while (first < a.out && taps(a, first).first < i)
                 first++;

@@ -23,8 +23,8 @@ template <class I> __device__ __forceinline__ I truncated(double x)
 }
 
 /** Converts an element of any dtype to R. A float becomes u8 through i64, of which u8 is the low
- * byte. For halves the result has the wide type, and the caller rounds it; an f64 is first rounded
- * so that this second rounding is exact (float_beside()). */
+ * byte. For bf16 and f16 returns a float, which the caller rounds; if x is an f64, this float is
+ * rounded to odd (float_beside()), so that the two roundings have the result of one. */
 template <class R> struct convert_fn {
     template <class A> __device__ __forceinline__ auto operator()(A x) const
     {

@@ -60,7 +60,8 @@ static __global__ void __launch_bounds__(DROPOUT_THREADS)
 }
 
 /**
- * Dropout for any strides, in the order of memory: adjacent threads have adjacent elements.
+ * Dropout for any strides, in the order of the result's memory, so that adjacent threads have
+ * adjacent elements.
  *
  * A row is the elements along the last dim: `row` elements, to_step apart in the result and
  * from_step apart in the argument. A unit is the elements of a row whose words are in one Philox

@@ -55,9 +55,9 @@ template <class T> struct exponentials_fold {
     __device__ __forceinline__ X finish(const state &s) const { return log(s.sum) + base(s.top); }
 };
 
-/** Reduces x as r describes and stores the state of each result in states[i], in the order of r's
- * kept dims. Errors: those of reduce_into(). Defined in reduce_moments.cu for T double, float, bf16
- * and f16. */
+/** Reduces x as r describes and stores the state of result i, counted in the order of r's kept
+ * dims, in states[i]. Errors: those of reduce_into(). Defined in reduce_moments.cu for T double,
+ * float, bf16 and f16. */
 template <class T>
 ts_status exponentials_into(ts_frame *f, const reduction &r, const T *x,
                             exponentials<wide_t<T>> *states);

@@ -2,18 +2,19 @@
  * @file index_lines.cuh  Scatters (scatter, scatter_add, index_add) line by line, for index.cu.
  *
  * A line is the elements along the indexed dim; only elements of the same line can have the same
- * target, which is an element of the result. struct line_shape decides which kernel runs:
+ * target, which is an element of the result. index.cu selects a kernel by the fields of struct
+ * line_shape:
  *
  *     lines_set_kernel     scatter: a block builds a line of the result in shared memory
  *     lines_add_kernel     sums: the same
  *     lines_own_kernel     sums, if lines of the result have few elements: each thread has its own
  *                          sums
  *     lines_brief_kernel   sums, if lines are short or have few indices: a thread per line
- *     lines_join_kernel    after the second or third, if a line is divided into shares: adds the
- *                          sums of the shares, in order
+ *     lines_join_kernel    after lines_add_kernel and lines_own_kernel, if lines are divided into
+ *                          shares: adds the sums of the shares, in order
  *
- * A block accesses self, index, source and result once. Adjacent lines share 32-byte sectors; their
- * blocks run at the same time, so the sectors are shared in the L2 cache.
+ * The first three access each element of self, index, source and result once. Adjacent lines share
+ * 32-byte sectors; their blocks run at the same time, so the sectors are shared in the L2 cache.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_LINES_CUH
@@ -44,8 +45,8 @@ enum {
 /** The lines of the index, and the offsets of the same lines in self (and the result) and in the
  * source. Self, result and index are contiguous. Strides are in elements. */
 struct line_shape {
-    bool fits;          /* a kernel of this file with shared sums, or one thread per line, can run.
-                           Else only `own`, if share_out() set it, allows lines_own_kernel */
+    bool fits;          /* kernels other than lines_own_kernel can run; if false, no kernel can,
+                           except lines_own_kernel if `own` is above 0 */
     bool sums;          /* true: elements are added; false: the last of equal indices wins */
     bool all;           /* every line of self has a line of the index */
     int64_t count;      /* number of lines */

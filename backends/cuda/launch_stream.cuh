@@ -48,7 +48,7 @@ cudaError_t stream_launch(void (*kernel)(P...), const stream_grid &g, int64_t cl
 enum stream_fill { EXACT = 1, ANY = 2, BOTH = EXACT | ANY };
 
 /** An entry of a table of kernels: rows of up to MOST vectors, which CLUSTER blocks must share
- * evenly, can have this stream_shape. */
+ * evenly, can have this stream_shape (row_stream.cuh). */
 template <stream_fill FILL, int MOST, int THREADS, int VECS, int CLUSTER, int STAGES, int BLOCKS>
 struct stream {
     using exact = stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, true>;
@@ -90,7 +90,7 @@ template <int MORE_THAN, class... E> struct streams {
  */
 enum stream_way {
     rows_wide,            /* one input */
-    rows_wide_log,        /* one input; writing a row needs no exponentials */
+    rows_wide_log,        /* one input; writing a row needs no exponentials (log_softmax) */
     rows_wide_held,       /* one input; for run_held() */
     rows_wide_kept,       /* one input, with data per column */
     rows_wide_pairs,      /* two inputs */

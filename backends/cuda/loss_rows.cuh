@@ -35,8 +35,9 @@ template <class T> struct logit_rows {
     }
     /** Factor of a row's gradient. */
     __device__ __forceinline__ A factor() const { return count ? (A)1 / (A)*count : (A)1; }
-    /** Stores the target's logit, and overwrites dx of the target class. Called by the thread that
-     * wrote this element as for other classes. p_factor: the class' probability times `factor`. */
+    /** Stores the target's logit, and overwrites dx of the target class. The caller is the thread
+     * that has written this element by the formula of the other classes. p_factor: the class's
+     * probability times `factor`. */
     __device__ __forceinline__ void correct(int64_t row, int goal, A logit, A p_factor,
                                             A factor) const
     {
@@ -59,8 +60,8 @@ template <class A, int V> __device__ __forceinline__ A sum_of(const A (&z)[V], i
     return sum;
 }
 
-/** Replaces V exponentials by dx of classes that are not the target. scale: makes a probability
- * times the row's factor of an exponential; even: share of each class times this factor. */
+/** Replaces V exponentials e by dx of classes that are not the target: e scale is a class's
+ * probability and `even` its share of the target distribution, both times the row's factor. */
 template <class A, int V> __device__ __forceinline__ void slopes_of(A (&e)[V], A scale, A even)
 {
 #pragma unroll

@@ -94,7 +94,7 @@ __device__ __forceinline__ void unpack(const vec<T, N> &v, wide_t<T> (&x)[N])
             x[k] = widen(v.at[k]);
     }
 }
-/** Rounds wide numbers to a vector of T, to nearest even; halves two at a time. */
+/** Rounds wide numbers to a vector of T, to nearest even; bf16 and f16 two at a time. */
 template <class T, int N> __device__ __forceinline__ vec<T, N> pack(const wide_t<T> (&x)[N])
 {
     vec<T, N> v;
@@ -131,7 +131,6 @@ template <> struct word<8> { using type = uint2; };
 template <> struct word<16> { using type = uint4; };
 template <class V> using word_of = typename word<sizeof(V)>::type;
 
-/* A vector as a word of the same bytes, and back. */
 /* A vector as a word of the same bytes, and back. */
 template <class V> __device__ __forceinline__ word_of<V> to_word(const V &v)
 {
