@@ -35,8 +35,7 @@ enum loop_walk : uint8_t {
 /** A kernel's iteration space, innermost dim first; operand 0 is the result. An access is V
  * elements along dim 0; V is 1 in kernels of single elements and of rows. Along dim 0, sizes count
  * accesses and strides are in bytes per access; but with walk_runs and in loop_rows.cuh, sizes[0]
- * is the number of runs per row. Other dims count indices. The size of the last dim is stored only
- * as sizes[0] of runs. */
+ * is the number of runs per row. Other dims count indices. sizes[ndim - 1] is not used. */
 template <int OPERANDS> struct loop_space {
     uint32_t accesses; /* number of accesses of V elements, or of runs */
     uint32_t tail;     /* elements after the last access; 0 unless ndim is 1 */

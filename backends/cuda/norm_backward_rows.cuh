@@ -89,8 +89,8 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
         each(r, [&](int j, const float(&up)[V], const float(&in)[V], const float(&wj)[V]) {
 #pragma unroll
             for (int k = 0; k < V; k++) {
-                /* subtract first, so that h is exactly 0 at the mean; a multiply-add would not
-                 * be */
+                /* the subtraction is first, so that h is exactly 0 at the mean; a multiply-add
+                 * would round to another number */
                 float h = (RMS ? in[k] : in[k] - centre) * factor, q = up[k] * wj[k];
                 sum.x = fmaf(q, h, sum.x);
                 dw[j][k] = fmaf(up[k], h, dw[j][k]);

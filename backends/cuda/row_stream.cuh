@@ -68,8 +68,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
      * those of turn t. */
     struct exchange_numbers {
         float2 shares[4][parts];
-        /* barriers: the loads of a warp's part of a stage have arrived; all numbers of a turn
-         * have */
+        /* Barriers. full: a warp's part of a stage has been loaded; all: the numbers of a turn have
+         * arrived. */
         uint64_t full[S::stages][S::warps], all[4];
     };
 
@@ -103,8 +103,9 @@ template <class T, class S, int ARRAYS> struct row_stream {
     }
     /** True if this thread's vector j has elements of the row. */
     __device__ __forceinline__ bool inside(int j) const { return S::full || lane() + j * 32 < own; }
-    /** False only if no thread of the warp has a vector j. Each shifted vector is tested, because
-     * it takes many instructions. The first half of other vectors is not: most rows have it. */
+    /** False only if no thread of the warp has a vector j. Tests each vector of shifted rows,
+     * because such a vector takes many instructions. In other rows, it does not test the first half
+     * of the vectors, which most rows have. */
     __device__ __forceinline__ bool used(int j) const
     {
         if (S::shifted)

@@ -1,9 +1,8 @@
 /**
- * @file transpose.cuh  Copies whose source is contiguous along another dim than the destination
- * (copy.cu).
- * The kernels transpose tiles in shared memory, so that both sides are accessed in whole cache
- * lines. A tile has 64 x 64 elements, or 128 x 128 for elements of 1 byte that are copied as words.
- * Each element is read and written once.
+ * @file transpose.cuh  Copies whose source is contiguous along another dim than the destination,
+ * without conversion; copy.cu calls transpose_copy(). The kernels transpose tiles in shared memory,
+ * so that both sides are accessed in whole cache lines. A tile has 64 x 64 elements, or 128 x 128
+ * for elements of 1 byte that are copied as words. Each element is read and written once.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_TRANSPOSE_CUH
