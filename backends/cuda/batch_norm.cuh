@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             all = s.positions, count = 0;
     int own = 0; /* positions of this thread */
     sums<A, V, MODE> sum;
-    if constexpr (GIVEN > 0) { /* a thread computes shift, slope and base of a channel for all */
+    if constexpr (GIVEN > 0) { /* a thread computes shift, slope and base of a channel */
         __shared__ alignas(16) A given[GIVEN][32 * V];
         int k = y * columns + (int)threadIdx.x;
         if (k < columns * V && first + k < s.channels) {

@@ -42,6 +42,7 @@ template <class A> __device__ __forceinline__ A t_log_t(A t)
     return t > 0 ? t * log(t) : t == 0 ? (A)0 : (A)NAN;
 }
 
+/* bce: binary cross-entropy of a logit x. kl_log: kl, where t is the logarithm of the target. */
 PAIR(mse, (x - t) * (x - t), 2 * (x - t), -2 * (x - t))
 PAIR(l1, fabs(x - t), sign_of(x - t), -sign_of(x - t))
 PAIR(smooth_l1, fabs(x - t) < p ? (A)0.5 * (x - t) * (x - t) / p : fabs(x - t) - (A)0.5 * p,

@@ -90,7 +90,7 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
 #pragma unroll
             for (int k = 0; k < V; k++) {
                 /* the subtraction is first, so that h is exactly 0 at the mean; a multiply-add
-                 * would round to another number */
+                 * would leave a rounding error */
                 float h = (RMS ? in[k] : in[k] - centre) * factor, q = up[k] * wj[k];
                 sum.x = fmaf(q, h, sum.x);
                 dw[j][k] = fmaf(up[k], h, dw[j][k]);
