@@ -12,8 +12,9 @@ namespace ts {
 
 /** The positions that element i of an index leads to: in self, the indexed tensor, and in the other
  * tensor, which is the source of a scatter. An index with as many dims as self may have any
- * strides. An index with fewer dims is one contiguous line. It is repeated for each line, along the
- * indexed dim, of the other tensor or, without one, of the result; i counts these elements. */
+ * strides. An index with fewer dims is one contiguous line, which applies to every line, along the
+ * indexed dim, of the other tensor or, without one, of the result; i then counts the elements of
+ * this tensor. */
 template <class I> struct led {
     indices index;
     bool alone;       /* the index is one line */
