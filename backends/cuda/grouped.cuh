@@ -24,7 +24,8 @@
 namespace ts {
 
 enum { SPAN = 32,            /* rows of a span; spans of a span of the second level */
-       GROUPED_BLOCKS = 2048 /* blocks that fill a device */ };
+       GROUPED_BLOCKS = 2048 /* blocks that fill a device: more than 132 multiprocessors (H100) hold
+                                at once */ };
 
 /** Sizes: the rows, of `inner` elements, of x (outer, count, inner) are added to rows of the result
  * (outer, bound, inner). Row (o, k) is added to row (o, key of k); if its key is >= bound, it is

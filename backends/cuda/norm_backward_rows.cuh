@@ -1,8 +1,9 @@
 /**
  * @file norm_backward_rows.cuh  Gradients of layer and RMS normalisation over rows.
  *
- * A thread owns the same columns in every row of its block, so it keeps the sums over rows for the
- * gradients of weight and bias in registers. A second kernel adds the sums of the blocks.
+ * Clusters of blocks stream rows through shared memory (row_stream.cuh). A thread owns the same
+ * columns in every row of its cluster, so it keeps the sums over rows for the gradients of weight
+ * and bias in registers. A second kernel, column_sum_kernel(), adds the sums of the clusters.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_NORM_BACKWARD_ROWS_CUH
@@ -25,7 +26,7 @@ constexpr int kept_bytes = sizeof(T) == 4 ? 0 : S::threads * S::vecs * 16;
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /**
- * Formula of row_stream::run(): computes dx, and each block's sums for the gradients of weight and
+ * Formula of row_stream::run(): computes dx, and each thread's sums for the gradients of weight and
  * bias. With h = (x - mean) rstd and q = g weight: dx = rstd (q - avg(q) - h avg(q h)). For RMS,
  * mean = 0 and the term avg(q) is absent.
  */

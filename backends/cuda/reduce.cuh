@@ -389,10 +389,11 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 
 /* -------------------------------------------------------------------------------- launch ---- */
 
-/** Thresholds of reduce_into(): constants, so that the order of sums is the same on all devices. */
+/** Thresholds of reduce_into(), for the 132 multiprocessors of an H100 or H200. They are constants,
+ * so that the order of sums is the same on all devices. */
 enum {
-    BUSY = 1024,     /* blocks that keep a device busy */
-    MANY = 2048,     /* results that keep a device busy with a warp each */
+    BUSY = 1024,     /* blocks that keep a device busy: about 8 per multiprocessor */
+    MANY = 2048,     /* results that keep a device busy with a warp for each */
     CROWD = 1 << 20, /* threads of which half keep a device busy */
     TURNS = 5,       /* iterations of a block that take as long as a second launch */
     LITTLE = 8 << 20 /* bytes that take about as long to read as a launch */

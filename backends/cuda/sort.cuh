@@ -9,7 +9,7 @@
 namespace ts {
 
 /** A sort of n pairs of uint32_t or uint64_t in caller-owned scratch memory of bytes(n) bytes: two
- * buffers of pairs, and memory of CUB's radix sort (sort.cu). */
+ * buffers of pairs, and memory of the radix sort of CUB, a library of NVIDIA (sort.cu). */
 template <class I> struct sorter {
     I *keys[2], *positions[2];
     int64_t n;

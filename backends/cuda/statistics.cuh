@@ -1,5 +1,5 @@
-/** @file statistics.cuh  Saved statistics (mean, rstd, log-sum-exp) as arguments of backward
- * kernels. */
+/** @file statistics.cuh  Saved statistics (mean, rstd = 1 / standard deviation, log-sum-exp) as
+ * arguments of backward kernels. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_STATISTICS_CUH
 #define TS_CUDA_STATISTICS_CUH
