@@ -1,4 +1,5 @@
-/** @file apply.cuh  Applies a functor to one element, for eager kernels and for fused groups. */
+/** @file apply.cuh  Code that eager kernels and fused groups share: division by an invariant,
+ * operands that are numbers, and the application of a functor to one element (apply_fn()). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_APPLY_CUH
 #define TS_CUDA_APPLY_CUH

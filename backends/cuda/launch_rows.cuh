@@ -40,9 +40,9 @@ template <int... MOST, class... S> struct row_table<up_to<MOST, S>...> {
     }
 };
 
-/** Tables for rows that are not whole vectors; an access is one element. In single_rows, a long row
- * gets as many warps as it needs. In padded_rows, it gets a power of two, so that more lanes are
- * idle but kernels take fewer registers. */
+/** Tables for rows that are not whole vectors; an access is one element. In single_rows, a row of
+ * more than 256 elements gets as many warps as it needs. In padded_rows, it gets 2, 8 or 16 warps:
+ * more lanes are idle, but the kernels take fewer registers. */
 using single_rows = row_table<up_to<256, row_shape<1, 8>>, up_to<8192, row_warps<16, 512>>>;
 using padded_rows = row_table<up_to<256, row_shape<1, 8>>, up_to<1024, row_shape<2, 16>>,
                               up_to<4096, row_shape<8, 16>>, up_to<8192, row_shape<16, 16>>>;
