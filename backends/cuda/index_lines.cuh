@@ -6,9 +6,9 @@
  * line_shape:
  *
  *     lines_set_kernel     scatter: a block builds a line of the result in shared memory
- *     lines_add_kernel     sums: the same
- *     lines_own_kernel     sums, if lines of the result have few elements: each thread has its own
- *                          sums
+ *     lines_add_kernel     sums: a block builds a line of the result in the same way
+ *     lines_own_kernel     sums, if lines of the result have few elements: each thread of a block
+ *                          has its own sums
  *     lines_brief_kernel   sums, if lines are short or have few indices: a thread per line
  *     lines_join_kernel    after lines_add_kernel and lines_own_kernel, if lines are divided into
  *                          shares: adds the sums of the shares, in order

@@ -63,7 +63,7 @@ struct reduction {
                              aligned: a piece can be loaded at once */
     bool chunked;         /* `team` threads of a group load a unit at once, all of it from one run
                              of the innermost reduced dim */
-    int team;
+    int team;             /* threads that load a unit together, if `chunked` */
     int group;            /* reduce_along_kernel: threads per result; reduce_beside_kernel and
                              merge_shares_kernel: threads of a block that have different results */
     int64_t share;        /* units of a result that a block reduces */
