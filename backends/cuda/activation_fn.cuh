@@ -1,4 +1,5 @@
-/** @file activation_fn.cuh  Elementwise functors of activation functions and their gradients. */
+/** @file activation_fn.cuh  Elementwise functors of activation functions and their gradients, for
+ * eager kernels (activation.cu) and fused groups. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ACTIVATION_FN_CUH
 #define TS_CUDA_ACTIVATION_FN_CUH
@@ -7,14 +8,15 @@
 
 namespace ts::fn {
 
+/** An op's parameters, such as the slope of leaky_relu; ops with fewer ignore the rest. */
 struct two_numbers {
     double at[2];
 };
 /* TS_FORWARD and TS_BACKWARD define a functor from an expression. In the expression x is an element
- * or, in a gradient, an element of the saved tensor; g is the upstream gradient; p and q are the
- * op's two parameters (number.at); A is the type of the arithmetic. The optional last argument,
- * TS_NEAR(expr) or TS_NEAR_GRADIENT(expr), adds near(), a cheaper f32 formula for results that are
- * rounded to bf16 or f16. */
+ * or, in a gradient, an element of the saved tensor (the input, or the result of sigmoid and tanh);
+ * g is the upstream gradient; p and q are the op's two parameters (number.at); A is the type of the
+ * arithmetic. The optional last argument, TS_NEAR(expr) or TS_NEAR_GRADIENT(expr), adds near(), a
+ * cheaper f32 formula for results that are rounded to bf16 or f16 (apply_fn()). */
 #define TS_FORWARD(name, expr, ...)                                                                \
     struct name##_fn {                                                                             \
         two_numbers number;                                                                        \
@@ -64,7 +66,8 @@ __device__ __forceinline__ double tanh_at(double x)
 {
     return tanh(x);
 }
-/* a polynomial where 1 - 2 / (1 + exp(2 x)) would cancel */
+/* 1 - 2 / (1 + exp(2 |x|)) with the sign of x. For |x| < 0.55 this difference would cancel, so a
+ * polynomial replaces it, with a relative error of 3e-9 besides rounding. */
 __device__ __forceinline__ float tanh_at(float x)
 {
     float t = fabsf(x), s = x * x;
@@ -76,7 +79,8 @@ __device__ __forceinline__ float tanh_at(float x)
     return t < 0.55f ? near : copysignf(far, x);
 }
 
-/* beyond |x| = 80 the slope is 0 or 1: clamping x there avoids Inf * 0 */
+/* The derivative of silu, s + x s (1 - s) with s = sigmoid(x). x is clamped to +-80, which avoids
+ * Inf * 0: beyond, the derivative differs from 0 or 1 by less than 2e-33. */
 template <class A> __device__ __forceinline__ A silu_slope(A x)
 {
     x = x < -80 ? (A)-80 : x > 80 ? (A)80 : x;
@@ -84,8 +88,9 @@ template <class A> __device__ __forceinline__ A silu_slope(A x)
     return s * (1 + x * (e * s));
 }
 
-/* t + x s (1 - t^2) with t = tanh(softplus(x)) and s = sigmoid(x), by e = e^x and n = e (e + 2):
- * t = n / (n + 2), s (1 - t^2) = 4 e (1 + e) / (n + 2)^2. Beyond the bounds the slope is 0 or 1. */
+/* The derivative of mish, x t with t = tanh(softplus(x)), is t + x s (1 - t^2) with s = sigmoid(x).
+ * With e = e^x and n = e (e + 2): t = n / (n + 2), s (1 - t^2) = 4 e (1 + e) / (n + 2)^2. x is
+ * clamped to bounds beyond which the derivative rounds to 0 or 1. */
 template <class A> __device__ __forceinline__ A mish_clamped(A x)
 {
     return x < -1000 ? (A)-1000 : x > 40 ? (A)40 : x;
@@ -102,8 +107,9 @@ template <class A> __device__ __forceinline__ A mish_slope(A x)
 }
 
 /* Q(t) / exp(-t^2 / 2) for t >= 0, where Q is the upper tail probability of the normal
- * distribution: a polynomial in u = 1 / (1 + c t). Relative error up to t = 14, where exp(-t^2 / 2)
- * is no normal f32 number: 3e-8, or 4e-5 for results that are rounded to a half (NEAR). */
+ * distribution: a polynomial in u = 1 / (1 + c t). Its relative error up to t = 14 is 3e-8, or 4e-5
+ * with NEAR, for results that are rounded to bf16 or f16. For larger t, exp(-t^2 / 2) is below the
+ * normal f32 numbers. */
 template <bool NEAR> __device__ __forceinline__ float tail_at(float t)
 {
     constexpr float full[] = {0.1037590543f,  0.1030168393f, 0.1030296541f,
@@ -119,7 +125,7 @@ template <bool NEAR> __device__ __forceinline__ float tail_at(float t)
         p = fmaf(p, u, NEAR ? some[i] : full[i]);
     return p * u;
 }
-/* exp(-x^2 / 2) */
+/* exp(-x^2 / 2). Without NEAR, corrects the rounding error of the exponent. */
 template <bool NEAR> __device__ __forceinline__ float bell_at(float x)
 {
     const float high = -0.721347511f, low = -9.62981496e-09f; /* their sum is -log2(e) / 2 */
@@ -130,13 +136,14 @@ template <bool NEAR> __device__ __forceinline__ float bell_at(float x)
     return fmaf(e, rest * 0.69314718f, e);
 }
 
-/* x cdf(x) = max(x, 0) - t Q(t), t = |x|; t is clamped to avoid Inf * 0 */
+/* gelu(x) = x cdf(x) = max(x, 0) - t Q(t), where t = |x| and cdf is the normal distribution's. t is
+ * clamped to avoid Inf * 0. */
 template <bool NEAR> __device__ __forceinline__ float gelu_by(float x)
 {
     float t = fminf(fabsf(x), 40);
     return fmaf(-t, bell_at<NEAR>(t) * tail_at<NEAR>(t), x < 0 ? 0 : x);
 }
-/* cdf(x) + x density(x); for x > 0 it is 1 minus the value at -x */
+/* The derivative of gelu, cdf(x) + x density(x); for x > 0 it is 1 minus the value at -x. */
 template <bool NEAR> __device__ __forceinline__ float gelu_slope_by(float x)
 {
     float t = fminf(fabsf(x), 40),
@@ -162,12 +169,14 @@ __device__ __forceinline__ double gelu_slope(double x)
     return normcdf(x) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
 }
 
-/* (1 + tanh u) / 2 = sigmoid(2 u), which has no cancellation for large negative u. The function
- * below returns 2 u. */
+/* gelu with tanh is x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3). The factor of x
+ * is computed as sigmoid(2 u), which does not cancel for large negative u. This function returns
+ * 2 u. */
 template <class A> __device__ __forceinline__ A gelu_tanh_inner(A x)
 {
     return 2 * (A)0.79788456080286535588 * (x + (A)0.044715 * x * x * x);
 }
+/* The factor of x. The constants of the f32 form are those of 2 u, times -log2(e). */
 __device__ __forceinline__ double gelu_tanh_part(double x)
 {
     return sigmoid_at(gelu_tanh_inner(x));
@@ -189,7 +198,7 @@ template <class A> __device__ __forceinline__ A gelu_tanh_slope(A x)
     return s + x * s * rest * slope;
 }
 
-/* Rounding to bf16 or f16 has a relative error of about 2^-9 or 2^-12, so near() may have an error
+/* Rounding to bf16 or f16 has a relative error of up to 2^-8 or 2^-11, so near() may have an error
  * of a few times 2^-15. */
 __device__ __forceinline__ float sigmoid_near(float x)
 {

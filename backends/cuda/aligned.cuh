@@ -1,5 +1,7 @@
-/** @file aligned.cuh  Row kernels on tensors that are not aligned to 16 bytes. Such tensors are
- *  copied to aligned memory, so that the order of sums depends on the row length alone. */
+/** @file aligned.cuh  Runs kernels over rows (such as those of rows.cuh and row_stream.cuh) on
+ *  tensors that do not begin at a multiple of 16 bytes. If the length of a row is a multiple of 16
+ *  bytes, these kernels access 16-byte vectors, so such tensors are copied to aligned memory first.
+ *  Therefore the order of sums does not depend on addresses. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ALIGNED_CUH
 #define TS_CUDA_ALIGNED_CUH
@@ -13,14 +15,15 @@
 
 namespace ts {
 
-/** True for a tensor whose data is not aligned to 16 bytes. */
+/** True if v is a tensor whose data is not aligned to 16 bytes. */
 inline bool is_unaligned(const ts_value &v)
 {
     return v.tag == TS_TAG_TENSOR && !aligned16(ts_kernel_data(v.t));
 }
 
-/** Runs the kernel with aligned copies of the unaligned arguments and results, then copies the
- *  results back on the call's stream. Errors: those of the copies, of the kernel and of CUDA. */
+/** Runs the kernel with aligned copies of the unaligned arguments, and with new tensors for the
+ *  unaligned results, which are then copied back on the call's stream. The copies are released
+ *  before the return. Errors: those of the allocations, of the kernel and of CUDA. */
 inline ts_status call_with_copies(ts_frame *f, ts_kernel kernel)
 {
     TS_SCOPE;

@@ -1,4 +1,5 @@
-/** @file apply.cuh  Applies a functor to one element, for eager kernels and for fused groups. */
+/** @file apply.cuh  Code that eager kernels and fused groups share: division by an invariant,
+ * operands that are numbers, and the application of a functor to one element (apply_fn()). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_APPLY_CUH
 #define TS_CUDA_APPLY_CUH
@@ -25,7 +26,8 @@ struct divisor : ts_cuda_divisor {
     }
 };
 
-/** The T whose bytes are the first bytes of `bits`: a number in a ts_cuda_formula. */
+/** The T whose bytes are the first bytes of `bits`: an operand that is a number, as launches and
+ *  ts_cuda_formula (fuse/describe.h) store it. */
 template <class T> __device__ __forceinline__ T bits_as(double bits)
 {
     T x;
@@ -33,8 +35,8 @@ template <class T> __device__ __forceinline__ T bits_as(double bits)
     return x;
 }
 
-/** A float that rounds to the same half as the double does: the double is truncated, and the last
- *  bit is set if the truncation was inexact (round to odd). */
+/** A float that rounds to the same bf16 or f16 number as the double does: the double is truncated,
+ *  and the last bit is set if the truncation was inexact (round to odd). */
 __device__ __forceinline__ float float_beside(double x)
 {
     float y = __double2float_rz(x);
@@ -43,12 +45,14 @@ __device__ __forceinline__ float float_beside(double x)
     return y;
 }
 
-/** True if a host number that takes the place of an operand of type T is passed in f32: T is a half
- * and there are at least two operands. N counts the result and the operands. */
+/** True if a host number that takes the place of an operand of type T is passed in f32: T is bf16
+ * or f16, and there are at least two operands. Otherwise the number is passed as a T. N counts the
+ * result and the operands. */
 template <class T, int N> constexpr bool number_is_wide = is_half<T> &&N > 2;
 
 /** Applies fn to one element of each operand, x. Returns the result in wide_t<R>; the caller rounds
- *  it to R. If R has 2 bytes and fn has near() or near_as<R>(), calls that instead. */
+ *  it to R. If R is bf16 or f16 and fn has near() or near_as<R>(), formulas that are exact enough
+ *  for R, calls that instead. */
 template <class R, class F, class... A>
 __device__ __forceinline__ wide_t<R> apply_fn(const F &fn, A... x)
 {

@@ -1,5 +1,7 @@
-/** @file axes.cuh  Pooling, padding and resizing along one dim, by the formulas of ts_axis_map: the
- * elements that an element of the result reads, their weights, and the transposed relation. */
+/** @file axes.cuh  Pooling, padding and resizing along one dim, by the formulas of ts_axis_map
+ * (tessera/kernel.h): the elements of the input that an element of the result reads and their
+ * weights (taps), and the elements of the result that read an element of the input (readers), which
+ * gradients need. pool.cu and resample.cu use them. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_AXES_CUH
 #define TS_CUDA_AXES_CUH
@@ -23,8 +25,9 @@ struct axis {
     {
     }
 
-    /** Position in the input that element o of the result reads (linear, cubic). Rounds as the CPU
-     *  does, without a fused multiply-add, because weights are differences from this position. */
+    /** Position in the input that element o of the result reads (linear and cubic maps). Rounds as
+     *  the CPU does, without a fused multiply-add, because weights are differences from this
+     *  position. */
     __device__ __forceinline__ double position(int o) const
     {
         return corners ? o * scale : __dadd_rn(__dmul_rn(o + 0.5, scale), -0.5);
@@ -32,11 +35,12 @@ struct axis {
 };
 
 /** Elements of the input that element o of the forward op's result reads: `count` elements starting
- * at `first`. With linear and cubic maps they may be outside the dim; index() clamps them. */
+ * at `first`. Windows have no dilation here. With linear and cubic maps the elements may be outside
+ * the dim; index() clamps them. */
 struct taps {
     int first, count;
-    double t; /* linear, cubic: position between the two middle elements, 0 to 1; other maps: the
-                 weight of each element */
+    double t; /* linear: position between the two elements, 0 to 1; cubic: between the second and
+                 the third of four; other maps: the weight of each element */
 
     __device__ __forceinline__ taps(const axis &a, int o) : first(o - a.padding), count(1), t(1)
     {
@@ -105,8 +109,9 @@ struct taps {
     }
 };
 
-/** Elements of the result's gradient that element i of the input's gradient reads: `count`
- * candidates, some of which have weight 0. */
+/** Elements of the result that read element i of the input: `count` candidates, of which some may
+ * have weight 0. Element i of the input's gradient is the sum of their gradients times weights.
+ * at() gives the index of candidate k: first + k, except for reflecting and circular padding. */
 struct readers {
     int first, count;
 
@@ -126,6 +131,7 @@ struct readers {
             last = (int)(((int64_t)(i + 1) * a.out - 1) / a.in);
             break;
         case TS_AXIS_NEAREST:
+            /* a low estimate; the loop moves up to the first reader by the forward's formula */
             first = (int)min(max(i * a.by_scale - 2, 0.0), (double)a.out);
             while (first < a.out && taps(a, first).first < i)
                 first++;
@@ -170,7 +176,8 @@ struct readers {
         }
         return o >= 0 && o < a.out ? o : -1;
     }
-    /** Weight with which element o of the forward op's result reads element i; 0: not at all. */
+    /** Weight with which element o of the forward op's result reads element i; 0 if it does not.
+     *  With the nearest map, o must be a candidate. */
     static __device__ __forceinline__ double weight(const axis &a, int i, int o)
     {
         if (a.map == TS_AXIS_NEAREST)

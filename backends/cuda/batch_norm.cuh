@@ -1,11 +1,17 @@
 /**
  * @file batch_norm.cuh
- * Kernels of batch norm and group norm.
+ * Kernels of batch norm and group norm, which batch_norm.cu launches.
  *
- * A unit is a channel: of all samples for batch norm (one set of units), of one sample for group
- * norm (one set per sample). Pass 1 sums parts (splits) of each unit's elements, pass 2 combines
- * the splits into statistics and coefficients, and pass 3 reads the elements again and writes the
- * result. The order of additions does not depend on scheduling.
+ * A unit is the elements of a channel: in all samples for batch norm (one set of units), in one
+ * sample for group norm (one set of units per sample). A statistic, that is a mean and a variance,
+ * belongs to one unit in batch norm and to the units of a group in group norm.
+ *
+ *     pass 1   unit_sums(), pixel_sums()          sums over each split of a unit's elements
+ *     pass 2   batch_norm_combine.cuh             statistics and coefficients of units
+ *     pass 3   unit_results(), pixel_results()    reads the elements again, writes the results
+ *
+ * Kernels named unit_* are for contiguous tensors, kernels named pixel_* for channels-last ones.
+ * The order of additions does not depend on scheduling.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BATCH_NORM_CUH
@@ -16,25 +22,27 @@
 
 namespace ts {
 
-enum { THREADS = 256, UNROLL = 4,
+enum { THREADS = 256,    /* of a block */
+       UNROLL = 4,       /* vectors per thread of unit_results() */
        PROCESSORS = 132, /* multiprocessors of an H100; fixed, so that all GPUs get the same bits */
-       BLOCKS = 3        /* per multiprocessor: as many as registers allow */ };
+       BLOCKS = 3        /* of pixel_sums() per multiprocessor: as many as registers allow */ };
 
-/** First call of a kernel that may be launched early (runtime/launch.h): lets the next kernel be
- * placed, and waits for the results of the kernel in front. */
+/** First call of a kernel that may be launched before the previous kernel on the stream has ended
+ * (runtime/early.cuh): allows the next kernel to do the same, and waits for the previous kernel's
+ * results. */
 __device__ __forceinline__ void take_turn()
 {
     begin_next_kernel();
     wait_for_kernel_in_front();
 }
 
-/** Sums over a split of a unit: number of elements, and a, b and shift of struct sums. All threads'
- * sums are converted to a common shift. */
+/** Sums over a split of a unit: number of elements, and a, b and shift of struct sums, after the
+ * sums of all threads were converted to a common shift. */
 struct alignas(16) part {
     double count, a, b, shift;
 };
 
-/** A contiguous parameter or statistic of any floating dtype, or none. */
+/** A contiguous parameter or statistic of any floating dtype; data is NULL if there is none. */
 struct parameter {
     const void *data;
     int dtype;
@@ -44,6 +52,7 @@ struct parameter {
           dtype(data ? ts_dtype_of(v.t) : TS_F32)
     {
     }
+    /** Element i, or `absent` if there is no tensor. */
     template <class A> __device__ __forceinline__ A load(int64_t i, A absent) const
     {
         if (!data)
@@ -55,11 +64,12 @@ struct parameter {
         default: return (A)((const float *)data)[i];
         }
     }
-    /** load() with less code. */
+    /** load() as a call, for less code. */
     template <class A> __device__ __noinline__ A at(int64_t i, A absent) const
     {
         return load<A>(i, absent);
     }
+    /** Stores x as element i, rounded to the dtype; does nothing if there is no tensor. */
     template <class A> __device__ __noinline__ void put(int64_t i, A x) const
     {
         void *to = const_cast<void *>(data);
@@ -74,15 +84,16 @@ struct parameter {
     }
 };
 
-/** Sizes of a call: (samples, sets, channels C, positions S). Element (n, set, c, s) is at
- * ((n sets + set) C + c) S + s if contiguous, at (set S + s) C + c in channels-last, where samples
- * is 1. */
+/** Sizes of a call: (samples, sets, channels C, positions S). samples is 1 except in contiguous
+ * batch norm; channels-last batch norm counts the positions of all samples. Element (n, set, c, s)
+ * is at ((n sets + set) C + c) S + s if contiguous, at (set S + s) C + c in channels-last. */
 struct shape {
     int64_t samples, sets, channels, positions;
     int64_t groups;  /* groups of channels; statistics are (sets, groups) */
     int64_t splits;  /* splits per unit */
     double eps;
 
+    /** Index of a unit's statistic. */
     __device__ __forceinline__ int64_t statistic(int64_t unit) const
     {
         return unit / channels * groups + unit % channels / (channels / groups);
@@ -91,7 +102,8 @@ struct shape {
 
 /** Modes of the passes: RESULT for the forward op, GRADIENT for the backward op; CONSTANT, in pass
  * 3 only, for gradients with given statistics. RELU is added to GRADIENT or CONSTANT if the forward
- * op applied relu: where its result is 0, g counts as 0. */
+ * op applied relu: where its result is 0, g counts as 0. x is the forward op's input and g the
+ * upstream gradient, which RESULT does not read. */
 enum { RESULT, GRADIENT, CONSTANT, RELU = 4 };
 
 /** The rounding error of sum = x + y. */
@@ -101,12 +113,16 @@ __device__ __forceinline__ double error_of(double x, double y, double sum)
     return (x - (sum - z)) + (y - z);
 }
 
-/** A thread's sums of N channels. RESULT: of d = x - shift and d^2, where shift is the thread's
- * first element; with the split's first element for all threads, one far from the mean would cost
- * all sums their digits. GRADIENT: of g and g d, where shift is the mean. RELU: the result before
- * relu is d slope + base. */
+/** A thread's sums of N channels, with d = x - shift.
+ *
+ *     mode       a          b           shift
+ *     RESULT     sum of d   sum of d^2  the thread's first element
+ *     GRADIENT   sum of g   sum of g d  the mean
+ *
+ * If all threads used the split's first element as shift, a first element far from the mean would
+ * cost all sums their accuracy. RELU: the result before relu is d slope + base. */
 template <class A, int N, int MODE> struct sums {
-    /* f64: `low` has the rounding errors of a, because the mean must be as exact as an element */
+    /* f64: `low` sums the rounding errors of a, because the mean must be as exact as an element */
     static constexpr bool precise = MODE == RESULT && std::is_same_v<A, double>;
     A a[N] = {}, b[N] = {}, low[precise ? N : 1] = {}, shift[N], slope[N], base[N];
 
@@ -121,11 +137,15 @@ template <class A, int N, int MODE> struct sums {
         a[k] = sum;
         b[k] += MODE == RESULT ? d * d : g * d;
     }
-    /** Adds the sums of a block's threads (x, y), 0 <= y < rows, a power of two; thread (x, 0)
-     * writes that of channel k to to[k * pitch], unless to is null. The sums of threads may cancel,
-     * so they are added in double, and RESULT first converts them to a common shift: that of thread
-     * (x, 0), or the mean for f64. columns: number of x; count: number of elements; own: of this
-     * thread. */
+    /** Adds the sums of a block's threads (x, y) over y; thread (x, 0) writes that of channel k to
+     * to[k * pitch]. The sums of threads may cancel, so they are added in double. RESULT first
+     * converts them to a common shift: that of thread (x, 0), or for f64 the mean of the elements.
+     * Every thread of the block must call.
+     * @param to       of channel 0; NULL: this thread writes nothing
+     * @param count    number of elements of a channel that the threads (x, y) have summed
+     * @param own      those of this thread
+     * @param columns  number of x
+     * @param rows     number of y, a power of two; columns * rows is THREADS */
     __device__ __forceinline__ void put(part *to, int64_t pitch, int64_t count, int64_t own,
                                         int columns, int rows, int x, int y) const
     {
@@ -175,7 +195,7 @@ template <class A, int N, int MODE> struct sums {
             double far = MODE == RESULT && own ? shift[k] - common[k] : 0,
                    moved = __dmul_rn((double)own, far);
             memory[0][k][at] = a[k] + moved;
-            /* 0 * a would be NaN if a is infinite */
+            /* GRADIENT: not by far = 0, because 0 * a is NaN if a is infinite */
             memory[1][k][at] = b[k] + (MODE == RESULT ? far * (2 * (double)a[k] + moved) : 0);
             if constexpr (precise)
                 memory[2][k][at] = own ? low[k] + own * error_of(shift[k], -common[k], far) +
@@ -198,7 +218,7 @@ template <class A, int N, int MODE> struct sums {
 struct forward_parameters {
     parameter mean, var, weight, bias;
 
-    /** Sets shift, slope and base of channel k to those of a unit. */
+    /** Sets shift and, with RELU, slope and base of channel k to those of a unit. */
     template <class A, int N, int MODE>
     __device__ __forceinline__ void set(sums<A, N, MODE> &s, int k, const shape &of,
                                         int64_t unit) const
@@ -214,7 +234,7 @@ struct forward_parameters {
 };
 
 /** Pass 1, contiguous: block (unit, split) writes the sums of its split to `parts` (units,
- * splits). */
+ * splits). V: elements of a vector; row: vectors per channel of a sample. */
 template <class T, int V, int MODE, class I>
 __global__ void __launch_bounds__(THREADS)
     unit_sums(const T *__restrict__ x, const T *__restrict__ g, shape s, forward_parameters forward,
@@ -251,7 +271,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /** Vectors of x, and of g for a gradient, that a thread of pixel_sums() loads before it adds the
- *  first. With more, vectors of 8 channels and the numbers of a ReLU do not fit in registers. */
+ *  first. With more, vectors of 8 channels with slope and base of RELU do not fit in registers. */
 template <int V, int MODE>
 constexpr int pixels_ahead = MODE == RESULT ? 4 : V == 8 && MODE & RELU ? 2 : 3;
 
@@ -270,10 +290,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     int rows = (int)blockDim.y, columns = (int)blockDim.x, y = (int)threadIdx.y;
     int64_t blocks = (s.channels / V + columns - 1) / columns, set = blockIdx.x / blocks,
             first = (int64_t)blockIdx.x % blocks * columns * V, c = first + threadIdx.x * V,
-            turn = (int64_t)rows * AHEAD, all = s.positions, count = 0;
+            turn = (int64_t)rows * AHEAD, /* positions that a block loads at once */
+            all = s.positions, count = 0;
     int own = 0; /* positions of this thread */
     sums<A, V, MODE> sum;
-    if constexpr (GIVEN > 0) { /* a thread computes the numbers of one channel for its block */
+    if constexpr (GIVEN > 0) { /* a thread computes shift, slope and base of a channel */
         __shared__ alignas(16) A given[GIVEN][32 * V];
         int k = y * columns + (int)threadIdx.x;
         if (k < columns * V && first + k < s.channels) {
@@ -331,7 +352,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                 add(at, 1 + (int)((uint32_t)(left - 1) / (uint32_t)rows));
         }
     }
-    int64_t later = (all + turn - 1) / turn - 1 - blockIdx.y; /* turns after the block's first */
+    /* turns of all blocks after this block's first */
+    int64_t later = (all + turn - 1) / turn - 1 - blockIdx.y;
     if (later >= 0)
         count = (later / s.splits + 1) * turn - (later % s.splits ? 0 : (turn - all % turn) % turn);
     part *to = parts + (set * s.channels + c) * s.splits + blockIdx.y;
@@ -348,8 +370,8 @@ template <class A> __device__ __forceinline__ A warp_sum(A x)
     return x;
 }
 
-/** Arrays of the coefficients of struct formula, one element per unit. RESULT does not use slope
- * and base. */
+/** Arrays of the coefficients of struct formula, one element per unit, one after the other in
+ * `memory`. RESULT does not use slope and base. */
 template <class A> struct coefficients {
     A *mean, *scale, *add, *slope, *base;
 
@@ -367,10 +389,15 @@ template <class A> struct coefficients {
         return c;
     }
 };
-enum { COEFFICIENTS = 5 };
+enum { COEFFICIENTS = 5 }; /* number of arrays */
 
-/** Pass 3, for N channels. With d = x - mean, the result for an element x is d scale + add, and the
- * gradient of x is g slope + d scale + add (CONSTANT: g slope). */
+/** Pass 3, for N channels. With d = x - mean:
+ *
+ *     RESULT      d scale + add
+ *     GRADIENT    g slope + d scale + add
+ *     CONSTANT    g slope
+ *
+ * RELU: g counts as 0 where d slope + base <= 0. */
 template <class A, int N, int MODE> struct formula {
     A mean[N], scale[N], add[N], slope[N], base[N], least;
 
@@ -400,7 +427,8 @@ template <class A, int N, int MODE> struct formula {
     }
 };
 
-/** Loads V elements starting at `at`, for apply(). */
+/** V elements of x and g starting at `at`. apply() writes their results to y; its formula has N = V
+ * channels, or one for all elements. */
 template <class T, int V, int MODE> struct operands {
     wide_t<T> x[V] = {}, g[V] = {};
 
@@ -423,7 +451,7 @@ template <class T, int V, int MODE> struct operands {
 };
 
 /** Pass 3, contiguous: a thread computes UNROLL of the `count` < 2^31 vectors of V elements. row:
- * vectors per channel of a sample; units: number of units. */
+ * vectors per channel of a sample; units: number of units; least: as in struct formula. */
 template <class T, int V, int MODE>
 __global__ void __launch_bounds__(THREADS)
     unit_results(const T *__restrict__ x, const T *__restrict__ g, T *__restrict__ y,
@@ -443,8 +471,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/** Pass 3, channels-last: a thread loads the coefficients of V channels once for several
- * positions. */
+/** Pass 3, channels-last: a thread loads the coefficients of V channels once for several positions.
+ * Block (vectors of channels of a set, part), where a part is `each` positions. */
 template <class T, int V, int MODE>
 __global__ void __launch_bounds__(THREADS, MODE & RELU ? BLOCKS : BLOCKS + 1)
     pixel_results(const T *__restrict__ x, const T *__restrict__ g, T *__restrict__ y, shape s,

@@ -1,4 +1,5 @@
-/** @file batch_norm.h  Batch norm with given statistics as factors of channels. */
+/** @file batch_norm.h  Factors per channel of batch norm with given statistics, for the epilogue of
+ *  a convolution (convolution.c). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BATCH_NORM_H
 #define TS_CUDA_BATCH_NORM_H
@@ -7,9 +8,12 @@
 
 TS_BEGIN_DECLS
 
-/** Queues the factors of a batch_norm or batch_norm_relu of bf16 or f16 with given statistics:
- *  mean, scale and add, each an f32 number per channel. Without relu, the result is
- *  (x - mean) * scale + add. Error: TS_ERR_DEVICE. */
+/** Queues a kernel that computes the factors of a batch_norm or batch_norm_relu of bf16 or f16 with
+ *  given statistics. The result before relu is (x - mean) * scale + add.
+ *  @param frame    the call of batch_norm; its stream is used
+ *  @param factors  device memory: receives the arrays mean, scale and add, one after the other,
+ *                  each with an f32 number per channel
+ *  Error: TS_ERR_DEVICE. */
 ts_status ts_cuda_batch_norm_factors(ts_frame *frame, float *factors);
 
 TS_END_DECLS

@@ -1,6 +1,7 @@
 /**
  * @file batch_norm_combine.cuh
- * Pass 2 of batch norm and group norm: sums over splits become statistics and coefficients.
+ * Pass 2 of batch norm and group norm (batch_norm.cuh): computes statistics and coefficients from
+ * the sums over splits.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BATCH_NORM_COMBINE_CUH
@@ -10,8 +11,8 @@
 
 namespace ts {
 
-/** Sum over a team, which is a warp, or a block of WARPS warps, in every thread. All threads of a
- *  block make the same calls. */
+/** Returns the sum of x over a team to each of its threads. A team is a warp (WARPS = 1) or a block
+ *  of WARPS warps, whose threads must all make the same calls. */
 template <int WARPS, class A> __device__ __forceinline__ A team_sum(A x)
 {
     x = warp_sum(x);
@@ -30,7 +31,8 @@ template <int WARPS, class A> __device__ __forceinline__ A team_sum(A x)
 }
 
 /** Pass 2 of the forward op, a team (team_sum()) per statistic: writes mean and variance, combined
- * from the splits of its units or copied from the given ones, and the coefficients of its units. */
+ * from the splits of its units or copied from the given ones, and the coefficients of its units. If
+ * mean and var have no tensor, only the coefficients are written. */
 template <class A, int WARPS>
 __global__ void __launch_bounds__(THREADS)
     combine_moments(const part *parts, shape s, parameter mean, parameter var, parameter given_mean,
@@ -54,8 +56,8 @@ __global__ void __launch_bounds__(THREADS)
         v = given_var.at<A>(at, 0);
     } else {
         const part *from = parts + unit * s.splits;
-        /* A split has the mean shift + a / count and squared deviations from it of
-         * b - a^2 / count */
+        /* The mean of a split is shift + a / count. Its sum of squared deviations from this mean is
+         * b - a^2 / count. */
         double count = 0, sum = 0, squares = 0, correction = 0;
 #pragma unroll 4
         for (int64_t i = lane; i < n; i += TEAM) {
@@ -73,7 +75,8 @@ __global__ void __launch_bounds__(THREADS)
             squares += (own < 0 ? 0 : own) + p.count * d * d;
             correction += p.count * d;
         }
-        /* makes the mean of equal f64 elements exact: the products with counts were rounded */
+        /* The products with counts were rounded. The mean of these deviations corrects `whole`, so
+         * that the mean of equal f64 elements is exact. */
         correction = team_sum<WARPS>(correction) / count;
         m = (A)(isfinite(correction) ? whole + correction : whole);
         double variance = team_sum<WARPS>(squares) / count - correction * correction;
@@ -93,8 +96,8 @@ __global__ void __launch_bounds__(THREADS)
 
 /** Pass 2 of the backward op, from the sums of g and g (x - mean) per unit and split. The first
  * sets * groups teams (team_sum()) write the coefficients of the units of one statistic each; the
- * next `channels` teams compute dw and db of one channel each. constant: the statistics were
- * given. */
+ * next `channels` teams compute dw and db, the gradients of weight and bias, of one channel each.
+ * constant: the statistics were given, so the gradient of x does not use the sums. */
 template <class A, int WARPS>
 __global__ void __launch_bounds__(THREADS)
     combine_sums(const part *parts, shape s, forward_parameters forward, bool constant,

@@ -1,8 +1,9 @@
 /**
  * @file batch_norm_once.cuh
- * Batch norm and group norm in one launch, for statistics of few elements. A block holds the
- * elements of a statistic in registers: it computes mean and variance, or the sums of the gradient,
- * and then the results.
+ * Batch norm and group norm in one launch, for statistics of at most ONCE_THREADS * ONCE_EACH
+ * elements of up to 4 bytes (fits_once() in batch_norm.cu). A block holds the elements of a
+ * statistic in registers: it computes mean and variance, or the sums of the gradient, and then the
+ * results. Gradients of group norm always use the passes of batch_norm.cuh.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BATCH_NORM_ONCE_CUH
@@ -16,11 +17,11 @@ enum { ONCE_THREADS = 1024, /* maximum threads of a block */
        ONCE_EACH = 8,       /* elements of a thread */
        ONCE_WIDTH = 1024    /* maximum channels of a statistic */ };
 
-/** Operands of a call. A statistic has `count` elements in runs of adjacent elements, `pitch`
- * elements apart. */
+/** Operands of a call. A statistic has `count` elements, in runs of `run.d` adjacent elements that
+ * begin `pitch` elements apart. */
 template <class T> struct once_call {
-    const T *x, *g; /* g: for gradients */
-    T *y;           /* result, or dx; NULL: not requested */
+    const T *x, *g; /* input; upstream gradient, for gradients */
+    T *y;           /* result or gradient of x; NULL: not requested */
     shape s;
     bool last;                      /* channels-last */
     split<uint32_t> run, positions; /* adjacent elements of a statistic, and of a channel */
@@ -28,11 +29,12 @@ template <class T> struct once_call {
     bool constant; /* the statistics are given */
     /* Forward: mean and var of `given` are absent unless constant. */
     forward_parameters given;
-    parameter first, second; /* results: mean and var, or dw and db */
+    parameter first, second; /* results: mean and var, or gradients of weight and bias */
     wide_t<T> least;         /* lower bound of the forward result */
 };
 
-/** Sums over the threads of a block, for each of them. The order depends on blockDim only. */
+/** Returns the sums of a and b over the block to each of its threads, which must all call. The
+ *  order of additions depends on blockDim only. */
 __device__ __forceinline__ double2 block_sums(double a, double b)
 {
     __shared__ double2 of_warps[ONCE_THREADS / 32];
@@ -47,7 +49,7 @@ __device__ __forceinline__ double2 block_sums(double a, double b)
     return {warp_sum(own.x), warp_sum(own.y)};
 }
 
-/** Block i computes statistic i. MODE: RESULT; GRADIENT, with or without RELU, for batch norm. */
+/** Block i computes statistic i. MODE: RESULT, or for batch norm GRADIENT with or without RELU. */
 template <class T, int MODE>
 __global__ void __launch_bounds__(ONCE_THREADS)
     norm_once(const __grid_constant__ once_call<T> c)

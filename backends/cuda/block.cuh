@@ -1,11 +1,11 @@
-/** @file block.cuh  Prefix sums over the threads of a block, in a fixed order. */
+/** @file block.cuh  Prefix sums over the threads of a warp or block, in a fixed order. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BLOCK_CUH
 #define TS_CUDA_BLOCK_CUH
 
 namespace ts {
 
-/** Sum of x over the lanes up to and including this one. */
+/** Sum of x over the lanes up to and including this one. All lanes of the warp must call. */
 template <class A> __device__ __forceinline__ A warp_inclusive(A x)
 {
     int lane = threadIdx.x % 32;
@@ -19,7 +19,8 @@ template <class A> __device__ __forceinline__ A warp_inclusive(A x)
 }
 
 /** Returns the sum of x over the threads before this one and sets *total to the sum over all
- * THREADS threads. Every thread of the block must call. */
+ * threads. The block has THREADS threads, a multiple of 32, which must all call. For integers: a
+ * floating-point x would be subtracted from a rounded sum. */
 template <int THREADS, class A> __device__ __forceinline__ A block_exclusive(A x, A *total)
 {
     constexpr int warps = THREADS / 32;

@@ -1,5 +1,5 @@
-/** @file compare_fn.cuh  Elementwise functors: comparisons, logical and bitwise operations, tests
- * for NaN and Inf, and selection by a condition. */
+/** @file compare_fn.cuh  Elementwise functors for eager kernels (compare.cu) and fused groups:
+ * comparisons, logical and bitwise operations, tests for NaN and Inf, selection by a condition. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_COMPARE_FN_CUH
 #define TS_CUDA_COMPARE_FN_CUH
@@ -67,7 +67,8 @@ struct bitwise_not_fn {
     }
 };
 
-/* Elements are copied as bits, so only the dtype's size matters. */
+/** Returns a where c is true, else b. Elements are copied as bits, so A is any type of the dtype's
+ * size. */
 struct choose_fn {
     template <class A> __device__ __forceinline__ A operator()(bool c, A a, A b) const
     {

@@ -14,13 +14,13 @@ struct layout {
     ts_dtype dtype;
 };
 
-/* Both functions queue the copy on the frame's stream and convert between dtypes with the rounding
- * of ts_to(). Error: TS_ERR_DEVICE. */
+/* Both functions queue the copy on the current stream of the frame's device and convert between
+ * dtypes with the rounding of ts_to(). Errors: those of the launch. */
 
 /** Copies operand 1 of a space, which may be a host number, to operand 0. Any strides. */
 ts_status copy_space(ts_frame *f, const ts_space &space);
 /** Copies a tensor of shape `sizes`, outermost dim first, from `from` to `to`. `from` may have
- * strides of 0. */
+ * strides of 0. Without elements, does nothing. */
 ts_status copy_part(ts_frame *f, const layout &to, const layout &from, const int64_t *sizes,
                     int ndim);
 

@@ -13,8 +13,8 @@ struct same_fn {
     template <class A> __device__ __forceinline__ A operator()(A x) const { return x; }
 };
 
-/** Truncates a float toward zero. NaN and values out of range become the most negative integer, as
- * on the CPU. */
+/** Truncates x toward zero to I, int32_t or int64_t. NaN and values out of range become the most
+ * negative integer, as on the CPU. */
 template <class I> __device__ __forceinline__ I truncated(double x)
 {
     constexpr double end = sizeof(I) == 8 ? 0x1p63 : 0x1p31;
@@ -22,7 +22,9 @@ template <class I> __device__ __forceinline__ I truncated(double x)
     return fits ? (I)x : (I)((I)1 << (sizeof(I) * 8 - 1));
 }
 
-/** Converts any dtype to R. A float becomes u8 through i64, of which u8 is the low byte. */
+/** Converts an element of any dtype to R. A float becomes u8 through i64, of which u8 is the low
+ * byte. For bf16 and f16 returns a float, which the caller rounds; if x is an f64, this float is
+ * rounded to odd (float_beside()), so that the two roundings have the result of one. */
 template <class R> struct convert_fn {
     template <class A> __device__ __forceinline__ auto operator()(A x) const
     {

@@ -1,5 +1,6 @@
-/** @file dropout.cuh  Dropout of tensors that are not contiguous. An element's word is that of its
- * number in row-major order, whatever the order in memory. */
+/** @file dropout.cuh  Dropout of tensors that are not contiguous; random.cu calls
+ * dropout_strided(). An element's random word depends on its index in row-major order, not on its
+ * place in memory: element i has word i % 4 of the i / 4-th Philox block of the call. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DROPOUT_CUH
 #define TS_CUDA_DROPOUT_CUH
@@ -14,10 +15,11 @@ enum {
     DROPOUT_UNITS = 2 /* units per thread of dropout_units_kernel() */
 };
 
-/** Elements per thread of dropout_runs_kernel(): whole blocks of words, at least 16 bytes. */
+/** Elements per thread of dropout_runs_kernel(): whole Philox blocks, at least 16 bytes. */
 template <class T> constexpr int dropout_count = vec16<T> > 4 ? vec16<T> : 4;
 
-/** Functor of dropout for four elements. */
+/** Dropout of four elements x to y by the words of one block, in the form that the random kernels
+ * call (draw() in random.cu). y may be x. */
 struct dropped {
     static constexpr int elements = 4;
     static constexpr bool reads = true;
@@ -31,8 +33,8 @@ struct dropped {
     }
 };
 
-/** Dropout of rows of 16-byte vectors on both sides, in row-major order: whole blocks of words per
- * thread. */
+/** Dropout where rows of both tensors consist of aligned 16-byte vectors, and the order in memory
+ * is row-major. A thread processes whole Philox blocks. */
 template <class T, class I>
 static __global__ void __launch_bounds__(DROPOUT_THREADS)
     dropout_runs_kernel(const __grid_constant__ walk<I, 2> space, I n, T *to, const T *from,
@@ -58,10 +60,14 @@ static __global__ void __launch_bounds__(DROPOUT_THREADS)
 }
 
 /**
- * Dropout for any strides, in the order of memory: adjacent threads have adjacent elements. A unit
- * is the elements of a row (along the last dim) whose words are in one block: up to four, to_step
- * and from_step apart. The offsets of unit i of a row, in `space`: 4 i elements from the
- * row's start in the result, in the argument, in row-major order, and in the row.
+ * Dropout for any strides, in the order of the result's memory, so that adjacent threads have
+ * adjacent elements.
+ *
+ * A row is the elements along the last dim: `row` elements, to_step apart in the result and
+ * from_step apart in the argument. A unit is the elements of a row whose words are in one Philox
+ * block, up to four. For unit i of a row, `space` has the offsets of element 4 i of this row: in
+ * the result, in the argument, in row-major order, and in the row. If this element has word k of
+ * its block, the unit begins k elements before it. `units` counts the units of all rows.
  */
 template <class T, class I>
 static __global__ void __launch_bounds__(DROPOUT_THREADS)
@@ -72,8 +78,8 @@ static __global__ void __launch_bounds__(DROPOUT_THREADS)
     constexpr int UNITS = DROPOUT_UNITS;
     I first = (I)blockIdx.x * (DROPOUT_THREADS * UNITS) + threadIdx.x;
     int64_t at[UNITS][4];
-    int skip[UNITS]; /* the block begins so many elements before these offsets */
-    unsigned some[UNITS] = {};
+    int skip[UNITS]; /* elements from the unit's first word to these offsets */
+    unsigned some[UNITS] = {}; /* bit e: element e of the unit exists */
     alignas(16) T x[UNITS][4];
     using word = word_of<vec<T, sizeof(T) == 8 ? 2 : 4>>; /* at most 16 bytes */
     constexpr int WORDS = 4 * sizeof(T) / sizeof(word);
@@ -123,7 +129,9 @@ static __global__ void __launch_bounds__(DROPOUT_THREADS)
     }
 }
 
-/** Launches one of them; strides of a space are in bytes, innermost dim first. */
+/** Launches dropout_runs_kernel() if it can process the call, else dropout_units_kernel(). In the
+ * space, operand 0 is the result and operand 1 the argument; strides are in bytes, innermost dim
+ * first. */
 template <class T>
 static cudaError_t dropout_strided(const ts_space &s, fn::dropout_fn fn, ts_rng_state rng,
                                    cudaStream_t stream)
@@ -144,7 +152,7 @@ static cudaError_t dropout_strided(const ts_space &s, fn::dropout_fn fn, ts_rng_
             runs = runs && s.operand[k].strides[d] % 16 == 0;
     }
     int64_t sizes[TS_MAX_DIMS], strides[4][TS_MAX_DIMS], number[TS_MAX_DIMS] = {1}, steps[2],
-        row = s.sizes[0], skip = row % 4 == 0 ? 0 : row % 2 == 0 ? 2 : 3, /* at most */
+        row = s.sizes[0], skip = row % 4 == 0 ? 0 : row % 2 == 0 ? 2 : 3, /* the largest `skip` */
         each = (row + skip + 3) / 4, units = s.numel / row * each;
     for (int d = 1; d < s.ndim; d++)
         number[d] = number[d - 1] * s.sizes[d - 1];

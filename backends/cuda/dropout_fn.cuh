@@ -1,4 +1,5 @@
-/** @file dropout_fn.cuh  Elementwise functors of dropout. */
+/** @file dropout_fn.cuh  Elementwise functors of dropout, for eager kernels (random.cu) and fused
+ * groups. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DROPOUT_FN_CUH
 #define TS_CUDA_DROPOUT_FN_CUH
@@ -10,7 +11,7 @@ namespace ts::fn {
 
 /** Drops elements with probability p, by their random words. */
 struct dropout_fn {
-    uint32_t below; /* p times 2^24: an element is dropped if the upper 24 bits of its word are
+    uint32_t below; /* ceil(p * 2^24): an element is dropped if the upper 24 bits of its word are
                        less */
     double factor;  /* multiplies kept elements: 1 / (1 - p), or 0 if p is 1 */
     template <class A> __device__ __forceinline__ A operator()(uint32_t word, A x) const
@@ -18,8 +19,8 @@ struct dropout_fn {
         return (word >> 8) >= below ? x * (A)factor : (A)0;
     }
 };
-/** Dropout with the seed and offset of its random words, for a fused group, whose kernel draws the
- * words and passes one per element. */
+/** Dropout with the seed and offset of its random words (philox.cuh), for a fused group, whose
+ * kernel draws the words and passes one per element. */
 struct dropout_at_fn : dropout_fn {
     static constexpr bool draws = true; /* takes the element's word first */
     uint64_t seed, offset;

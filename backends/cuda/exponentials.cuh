@@ -1,4 +1,5 @@
-/** @file exponentials.cuh  Log-sum-exp of elements, as a fold of reduce.cuh. */
+/** @file exponentials.cuh  Log-sum-exp of elements, as a fold of reduce.cuh: logsumexp
+ * (reduce_moments.cu), and the rows' states from which loss.cu computes losses over classes. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_EXPONENTIALS_CUH
 #define TS_CUDA_EXPONENTIALS_CUH
@@ -9,12 +10,12 @@
 
 namespace ts {
 
-/** State of elements x: the largest (top), the sum of exp(x - base(top)), and the sum of x
- * (total). */
+/** State of elements x: the largest (top), the sum of exp(x - base(top)) (sum), and the sum of x
+ * (total), which losses with label smoothing use. */
 template <class X> struct exponentials {
     X top, sum, total;
 };
-/** The fold (reduce.cuh) that computes the log-sum-exp of elements of T. */
+/** The fold (fold.cuh) that computes the log-sum-exp of elements of T. */
 template <class T> struct exponentials_fold {
     using X = wide_t<T>;
     using state = exponentials<X>;
@@ -54,8 +55,9 @@ template <class T> struct exponentials_fold {
     __device__ __forceinline__ X finish(const state &s) const { return log(s.sum) + base(s.top); }
 };
 
-/** Stores the state of each result of a reduction of x (reduce_into()). For T f64, f32, bf16 and
- * f16; defined in reduce_moments.cu. */
+/** Reduces x as r describes and stores the state of result i, counted in the order of r's kept
+ * dims, in states[i]. Errors: those of reduce_into(). Defined in reduce_moments.cu for T double,
+ * float, bf16 and f16. */
 template <class T>
 ts_status exponentials_into(ts_frame *f, const reduction &r, const T *x,
                             exponentials<wide_t<T>> *states);

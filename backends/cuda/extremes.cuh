@@ -1,5 +1,5 @@
-/** @file extremes.cuh  Maximum and minimum with the same comparison: for a minimum the order of
- * elements is reversed. */
+/** @file extremes.cuh  The element types of max, min, argmax and argmin. A minimum uses the same
+ * comparison as a maximum, over elements whose order is reversed (turning in fold.cuh). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_EXTREMES_CUH
 #define TS_CUDA_EXTREMES_CUH
@@ -8,7 +8,7 @@
 
 namespace ts {
 
-/** Calls run.operator()<T>() for an element type that orders elements of the call's dtype. */
+/** Calls run.operator()<T>() with the element type of the call's dtype; uint8_t for bool. */
 template <class F> ts_status with_ordered(ts_frame *f, F &&run)
 {
     switch (ts_kernel_dtype(f)) {

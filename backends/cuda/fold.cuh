@@ -2,7 +2,13 @@
  * @file fold.cuh  Folds whose state is one number, and the order in which threads merge states.
  *
  * Eager reductions (reduce.cuh) and fused groups (fuse/group_folds.cuh) share them, so that both
- * have the same bits.
+ * have the same bits. A fold is a functor that reduces elements:
+ *
+ *     state           type of a partial result
+ *     none()          state of no elements
+ *     take(s, x)      adds the elements of the array x to state s
+ *     merge(a, b)     state of the elements of a and b
+ *     finish(s)       result of a state, not yet rounded to the dtype
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_FOLD_CUH
@@ -12,9 +18,10 @@
 
 namespace ts {
 
-/** Elements of a thread's piece: 16 bytes, but at most 8 elements. */
+/** Elements of a piece, which a thread loads at once: 16 bytes, but at most 8 elements. */
 template <class T> constexpr int piece_of = vec16<T> < 8 ? vec16<T> : 8;
 
+/* Operations of plain_fold: of() combines two numbers; none() is the neutral element. */
 struct op_add {
     template <class A> static __device__ __forceinline__ A none() { return 0; }
     template <class A> static __device__ __forceinline__ A of(A a, A b) { return a + b; }
@@ -32,7 +39,7 @@ struct op_largest {
     }
 };
 
-/* Mapping of an element before the fold. */
+/* Functions of an element before the operation. */
 struct keep {
     template <class A> __device__ __forceinline__ A operator()(A x) const { return x; }
 };
@@ -56,7 +63,7 @@ template <class X, class OP, class PRE, class S = X> struct plain_fold {
     {
 #pragma unroll
         for (int e = 0; e < N; e++)
-            if constexpr (std::is_same_v<PRE, squared>) /* fuses with --fmad=false too */
+            if constexpr (std::is_same_v<PRE, squared>) /* fused for groups too (--fmad=false) */
                 s = fma(x[e], x[e], s);
             else
                 s = OP::of(s, (state)PRE()(x[e]));
@@ -75,6 +82,7 @@ template <class X, class OP, class PRE, class S = X> struct plain_fold {
 template <class T>
 using ranked_t = std::conditional_t<std::is_integral_v<T> && sizeof(T) < 4, int32_t, wide_t<T>>;
 
+/** -infinity, or the most negative integer. */
 template <class A> constexpr A lowest_of()
 {
     if constexpr (std::is_floating_point_v<A>)
@@ -124,7 +132,7 @@ template <class T> struct extreme_fold {
 
 /* ----------------------------------------------------------------------- states of threads ---- */
 
-/** __shfl_xor_sync() of a state. */
+/** __shfl_xor_sync() of a state: that of the lane whose number is this thread's XOR `lane`. */
 template <class A> __device__ __forceinline__ A state_xor(const A &a, int lane)
 {
     static_assert(sizeof(A) % 4 == 0, "states of whole words");
@@ -138,10 +146,11 @@ template <class A> __device__ __forceinline__ A state_xor(const A &a, int lane)
     return b;
 }
 
-enum { REDUCE_THREADS = 256, IN_FLIGHT = 4 };
+enum { REDUCE_THREADS = 256, /* of a block */
+       IN_FLIGHT = 4         /* pieces that a thread loads before it takes the first */ };
 
-/** Merges the states of `group` adjacent threads of a block, 1 to 32 or all of them, into that of
- *  the first thread. */
+/** Merges the states of `group` adjacent threads into that of the first of them. group: a power of
+ *  2 up to 32, or REDUCE_THREADS. Every thread of the block must call. */
 template <class FOLD, class A>
 __device__ __forceinline__ void merge_lanes(const FOLD &fold, A &state, int group)
 {
@@ -160,8 +169,10 @@ __device__ __forceinline__ void merge_lanes(const FOLD &fold, A &state, int grou
     }
 }
 
-/** Merges the states of a block's threads, of which `across` are adjacent and have N results each,
- * and calls done(lane, n, state) for the state of result n of lane 0 to across - 1. */
+/** Thread t of a block has states of the N results of lane t % across. Merges the states of each
+ * result, and calls done(lane, n, state) for result n of each lane, in one thread. across: a power
+ * of 2 up to REDUCE_THREADS. Every thread of the block must call, with a __syncthreads() between
+ * two calls. */
 template <int N, class FOLD, class A, class F>
 __device__ __forceinline__ void merge_lines(const FOLD &fold, A (&state)[N], int across, F &&done)
 {

@@ -1,4 +1,5 @@
-/** @file frame.cuh  Common code of launchers: device, stream, data, element type of a call. */
+/** @file frame.cuh  Host code that all families share: device and stream of a call, data of its
+ * tensors, the element type that it computes in. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_FRAME_CUH
 #define TS_CUDA_FRAME_CUH

@@ -1,15 +1,16 @@
 /**
  * @file grouped.cuh  Reduce by key: sums of rows with equal keys, in the order of the rows, for the
- * gradient of an embedding, index_add and scatter_add. Keys are sorted with the rows' positions
- * (sort.cuh). Then one group of threads owns a key and adds its rows, so there are no atomic
- * additions and results are bitwise reproducible.
+ * gradient of an embedding, index_add and scatter_add (index.cu). Keys are sorted with the rows'
+ * positions (sort.cuh). Then one group of threads owns a key and adds its rows, so there are no
+ * atomic additions and results are bitwise reproducible.
  *
  * For a frequent key, one group would add a long chain of rows. Therefore other groups first add
- * each SPAN consecutive sorted rows that have the same key, then each SPAN of these sums. The owner
- * adds the largest sums that lie within its key, so its chain is up to SPAN * SPAN times shorter.
- * The division depends only on the keys.
+ * the rows of each span that has a single key: a span is SPAN consecutive sorted rows. Then they
+ * add the sums of SPAN consecutive spans in the same way. The owner adds the sums of the largest
+ * spans within its key, so its chain is up to SPAN * SPAN times shorter. The order of additions
+ * depends only on the keys.
  *
- * Memory traffic beside the sort: each row is read once; each result with rows is read and written
+ * Memory traffic besides the sort: each row is read once; each result with rows is read and written
  * once (if `every`, all are only written); the sums of spans, at most about 1/32 as many as
  * the rows, are written and read once.
  */
@@ -22,10 +23,13 @@
 
 namespace ts {
 
-enum { SPAN = 32, GROUPED_BLOCKS = 2048 /* blocks that fill a device */ };
+enum { SPAN = 32,            /* rows of a span; spans of a span of the second level */
+       GROUPED_BLOCKS = 2048 /* blocks that fill a device: more than 132 multiprocessors (H100) hold
+                                at once */ };
 
-/** Sizes: rows of x (outer, count, inner) are added to rows of the result (outer, bound, inner). A
- * row of x with a key >= bound is ignored. */
+/** Sizes: the rows, of `inner` elements, of x (outer, count, inner) are added to rows of the result
+ * (outer, bound, inner). Row (o, k) is added to row (o, key of k); if its key is >= bound, it is
+ * ignored. */
 struct grouping {
     int64_t outer, count, inner, bound;
 };
@@ -53,7 +57,7 @@ static __global__ void grouped_first_kernel(sorted<I> s, I count, I bound, I *fi
     }
 }
 
-/** A thread's sums: COLS vectors of V elements, blockDim.x vectors apart. */
+/** A thread's sums of rows: COLS vectors of V elements, blockDim.x vectors apart. */
 template <class A, int V, int COLS> struct grouped_sum {
     A at[COLS][V];
 
@@ -81,6 +85,7 @@ template <class A, int V, int COLS> struct grouped_sum {
                 for (int e = 0; e < V; e++)
                     at[c][e] += widen(x[c].at[e]);
     }
+    /** Stores the sums, rounded to T; arguments as in add(). */
     template <class T> __device__ __forceinline__ void store(T *row, int64_t left) const
     {
 #pragma unroll
@@ -129,8 +134,11 @@ static __global__ void __launch_bounds__(256)
         }
 }
 
-/** A group of threads sums the rows of one key. With `first` (grouped_first_kernel()), writes the
- * result row of every key; without, adds to the result rows of keys that occur. */
+/** The threads with the same threadIdx.y are a group, which sums the rows of one key. With `first`
+ * (grouped_first_kernel()), there is a group for each key below the bound, which writes its row of
+ * the result. Without, there is a group for each sorted row, and the group of a key's first row
+ * adds to its row of the result. spans, spans2: sums of the first and second level
+ * (grouped_spans_kernel()). */
 template <class T, int V, int COLS, class I>
 static __global__ void __launch_bounds__(256)
     grouped_kernel(grouping g, sorted<I> s, const I *first, const T *__restrict__ x,
@@ -199,7 +207,7 @@ template <class T> int64_t spans_bytes(const grouping &g, int64_t step)
     return (g.outer * (g.count / step) * g.inner * (int64_t)sizeof(wide_t<T>) + 31) / 32 * 32;
 }
 
-/** Bytes of scratch beside the sorter: sums of spans, and `first` when every row is written. */
+/** Bytes of scratch besides the sorter's: sums of spans, and `first` if every row is written. */
 template <class T, class I> int64_t grouped_bytes(const grouping &g, bool every)
 {
     return spans_bytes<T>(g, SPAN) + spans_bytes<T>(g, SPAN * SPAN) +
@@ -208,7 +216,8 @@ template <class T, class I> int64_t grouped_bytes(const grouping &g, bool every)
 
 /**
  * Adds rows of x, (outer, count, inner), to rows of out, (outer, bound, inner), by keys.
- * @param key_of   functor of sort_by(): key and position of each of `count` rows
+ * @param sort     a sorter of g.count pairs
+ * @param key_of   functor of sort_by(): key and position of each of g.count rows
  * @param scratch  grouped_bytes() bytes, aligned to 32
  * @param every    true: writes every row of out, with 0 for keys without rows of x; false: adds to
  *                 the rows of out whose keys occur

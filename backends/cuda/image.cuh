@@ -1,4 +1,5 @@
-/** @file image.cuh  Tests of the layout of tensors (N, C, ...): channels-last, vector loads. */
+/** @file image.cuh  Images, which are tensors (N, C, ...): tests for channels-last and for 16-byte
+ * vectors; loads of vectors. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_IMAGE_CUH
 #define TS_CUDA_IMAGE_CUH
@@ -34,8 +35,9 @@ inline bool all_last(std::initializer_list<const ts_value *> values)
     return true;
 }
 
-/** True if the tensors of the call r are (N, C, ...) in channels-last. Strides alone do not decide:
- *  (C, H, W) with dims of size 1 may have those of channels-last. */
+/** True if the tensors of the call r are (N, C, ...) in channels-last; values that are not tensors
+ *  are ignored. Strides alone do not decide: those of (C, H, W) with dims of size 1 may be equal to
+ *  those of a channels-last (N, C, L). r.planes is N * C, or C without N. */
 inline bool all_last_images(const ts_resampling &r, std::initializer_list<const ts_value *> values)
 {
     for (const ts_value *v : values)

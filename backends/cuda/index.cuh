@@ -1,5 +1,6 @@
-/** @file index.cuh  Checks of indices and numbers in device memory. A kernel reports an invalid one
- * to the host through ts_cuda_device.fault. */
+/** @file index.cuh  Checks of indices and numbers in device memory. A kernel reports an invalid
+ * index or number through ts_cuda_device.fault (runtime/runtime.h). The next call that waits for
+ * the device returns the report as an error. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_CUH
 #define TS_CUDA_INDEX_CUH
@@ -15,6 +16,7 @@ struct reporter {
     const char *expected; /* host pointer, not dereferenced on the device */
     ts_cuda_fault *fault;
 
+    /** For elements of argument number `arg`. what: static text for the error, `expected`. */
     reporter(const ts_frame *f, int arg, const char *what, ts_cuda_device *device)
         : caller{f->table, f->site, f->op, f->nargs, (uint8_t)arg}, expected(what),
           fault(device->fault)
@@ -25,6 +27,7 @@ struct reporter {
     {
         return !*(volatile int32_t *)&fault->some && atomicCAS(&fault->some, 0, -1) == 0;
     }
+    /** Completes the record. kind: 1 index, 2 number (ts_cuda_fault.some). */
     __device__ __forceinline__ void publish(int32_t kind, int64_t position) const
     {
         fault->caller = caller;
@@ -33,6 +36,7 @@ struct reporter {
         __threadfence_system();
         *(volatile int32_t *)&fault->some = kind;
     }
+    /** Reports element `position` of the argument: an index that is not in [0, bound). */
     __device__ __noinline__ void wrong_index(int64_t index, int64_t bound, int64_t position) const
     {
         if (!claim())
@@ -41,6 +45,7 @@ struct reporter {
         fault->bound = bound;
         publish(1, position);
     }
+    /** Reports element `position` of the argument (-1: unknown): an invalid number. */
     __device__ __noinline__ void wrong_number(double number, int64_t position) const
     {
         if (!claim())
@@ -67,12 +72,12 @@ struct indices {
     {
         return is_short ? ((const int32_t *)data)[i] : ((const int64_t *)data)[i];
     }
-    /** Returns the index at position i; -1, with a report, if it is not within [0, bound). */
+    /** Returns the index at offset i; -1, with a report of element i, if not in [0, bound). */
     __device__ __forceinline__ int64_t checked(int64_t i, int64_t bound) const
     {
         return checked(i, bound, i);
     }
-    /** Like checked() for the index at offset `offset` in memory; a report calls it element i. */
+    /** The same for the index at offset `offset` in memory; the report names element i. */
     __device__ __forceinline__ int64_t checked(int64_t offset, int64_t bound, int64_t i) const
     {
         int64_t index = at(offset);
@@ -83,6 +88,7 @@ struct indices {
     }
 
 private:
+    /** Number of the argument that is tensor t; nargs if none is. */
     static int place_of(const ts_frame *f, const ts_tensor *t)
     {
         int arg = 0;

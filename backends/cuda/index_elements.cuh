@@ -1,5 +1,6 @@
-/** @file index_elements.cuh  Kernels of gather, scatter and scatter_add that process each element
- * of the index by itself. */
+/** @file index_elements.cuh  Kernels of gather, index_select, scatter, scatter_add and index_add
+ * that process each element of the index by itself. index.cu launches them where the kernels of
+ * index_lines.cuh do not fit or are slower. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_ELEMENTS_CUH
 #define TS_CUDA_INDEX_ELEMENTS_CUH
@@ -9,16 +10,18 @@
 
 namespace ts {
 
-/** For element i of an index with any strides: the position that it selects in the indexed tensor,
- * and the position of its partner in another tensor. An index with fewer dims than the indexed
- * tensor is one line, for all lines of the other tensor or, without one, of the result. */
+/** The positions that element i of an index leads to: in self, the indexed tensor, and in the other
+ * tensor, which is the source of a scatter. An index with as many dims as self may have any
+ * strides. An index with fewer dims is one contiguous line, which applies to every line, along the
+ * indexed dim, of the other tensor or, without one, of the result; i then counts the elements of
+ * this tensor. */
 template <class I> struct led {
     indices index;
-    bool alone; /* such an index */
-    walk<I, 3> space; /* offsets of an element in self, the other tensor and the index */
-    int64_t along, bound;
+    bool alone;       /* the index is one line */
+    walk<I, 3> space; /* offsets in self (with index 0), the other tensor and the index */
+    int64_t along, bound; /* stride in self and size of the indexed dim */
 
-    /** other NULL: none */
+    /** The index is argument 2 of the call. other: NULL if there is none. */
     led(ts_frame *f, const ts_tensor *self, const ts_tensor *other, ts_cuda_device *device)
         : index(f, f->args[2].t, device), alone(ts_ndim(f->args[2].t) < ts_ndim(self)),
           space(space_of(f, self, other, alone)), along(1), bound(1)
@@ -29,7 +32,8 @@ template <class I> struct led {
             bound = ts_size(self, dim);
         }
     }
-    /** Sets the positions for element i. False, with a report, if the index is out of range. */
+    /** Sets offset[0] to the position in self, offset[1] to that in the other tensor. False, with a
+     * report, if the index is out of range. */
     __device__ __forceinline__ bool at(I i, int64_t (&offset)[2]) const
     {
         int64_t all[3];
@@ -58,6 +62,8 @@ template <class I> struct led {
     }
 };
 
+/** Functor of fill_units() (units.cuh) for gather: element i of the result. Elements are units U;
+ * 0 for an index out of range. */
 template <class U, class I> struct gathered {
     const U *from;
     led<I> to;
@@ -68,13 +74,14 @@ template <class U, class I> struct gathered {
     }
 };
 
-/* If several elements of an index select the same position, the last one is stored. In short lines
- * an element reads the rest of its line. Else the first pass finds the largest element number per
- * position by atomicMax, whose order does not matter; the second pass stores the winners. */
+/* If several elements of an index select the same position, scatter stores the last one. In short
+ * lines an element reads the rest of its line (index_lines). In long lines, winners_kernel() finds
+ * the largest element number per position by atomicMax, whose order does not matter, and then
+ * scatter_kernel() stores these elements. */
 
 /** Lines of a contiguous index along the indexed dim. */
 template <class I> struct index_lines {
-    split<I> behind, length; /* elements from one of a line to the next, elements of a line */
+    split<I> behind, length; /* distance of adjacent elements of a line; elements of a line */
 
     /** True if no later element of its line selects the same position as element i. */
     __device__ __forceinline__ bool is_last(const indices &index, I i) const
@@ -88,7 +95,8 @@ template <class I> struct index_lines {
     }
 };
 
-/** clear: only clears the positions that the indices select. */
+/** Sets winner[p] to 1 + the largest number of an element that selects position p of self, where
+ * winner[p] was 0 before. clear: sets these winner[p] to 0 instead. n: elements of the index. */
 template <class I>
 static __global__ void winners_kernel(const __grid_constant__ led<I> to, I n, I *winner, bool clear)
 {
@@ -105,7 +113,9 @@ static __global__ void winners_kernel(const __grid_constant__ led<I> to, I n, I 
     }
 }
 
-/** winner NULL: elements of a line that select the same position are found in the line. */
+/** Stores elements of src, or `number` if src is NULL, at the positions of out that the index
+ * selects. winner: from winners_kernel(); NULL if lines are short enough for `lines`, or without
+ * src. n: elements of the index. */
 template <class U, class I>
 static __global__ void scatter_kernel(const __grid_constant__ led<I> to, I n, const I *winner,
                                       index_lines<I> lines, const U *src, U number, U *out)
@@ -121,7 +131,7 @@ static __global__ void scatter_kernel(const __grid_constant__ led<I> to, I n, co
 /** True if T has atomic additions, and their order does not change a sum. */
 template <class T> constexpr bool free_order = std::is_integral_v<T> && sizeof(T) >= 4;
 
-/** Adds elements of src to out in any order. */
+/** Adds elements of src to out in any order. n: elements of the index. */
 template <class T, class I>
 static __global__ void add_integers_kernel(const __grid_constant__ led<I> to, I n, const T *src,
                                            T *out)
@@ -134,7 +144,8 @@ static __global__ void add_integers_kernel(const __grid_constant__ led<I> to, I 
     }
 }
 
-/** Functor of sort_by(): keys are positions in self, values are positions in src. */
+/** Functor of sort_by() (sort.cuh) for scatter_add: the key of element i of the index is its
+ * position in self; `position` is set to that of its partner in src. */
 template <class I> struct element_key {
     led<I> to;
     I bound; /* the key of elements whose index is out of range */

@@ -1,11 +1,20 @@
 /**
- * @file index_lines.cuh  Scatters (scatter, scatter_add, index_add) line by line. A line is the
- * elements along the indexed dim; only elements of the same line can have the same target. A block
- * builds a line of the result in shared memory and stores it, so that self, index, source and
- * result are each accessed once. Adjacent lines share 32-byte sectors; their blocks run at the same
- * time, so the sectors are shared in the L2 cache. If there are many short lines, or lines have few
- * indices, a thread processes a whole line. Few long lines are divided into shares, whose sums are
- * added in order. If a line of the result has few elements, each thread has its own sums.
+ * @file index_lines.cuh  Scatters (scatter, scatter_add, index_add) line by line, for index.cu.
+ *
+ * A line is the elements along the indexed dim; only elements of the same line can have the same
+ * target, which is an element of the result. index.cu selects a kernel by the fields of struct
+ * line_shape:
+ *
+ *     lines_set_kernel     scatter: a block builds a line of the result in shared memory
+ *     lines_add_kernel     sums: a block builds a line of the result in the same way
+ *     lines_own_kernel     sums, if lines of the result have few elements: each thread of a block
+ *                          has its own sums
+ *     lines_brief_kernel   sums, if lines are short or have few indices: a thread per line
+ *     lines_join_kernel    after lines_add_kernel and lines_own_kernel, if lines are divided into
+ *                          shares: adds the sums of the shares, in order
+ *
+ * The first three access each element of self, index, source and result once. Adjacent lines share
+ * 32-byte sectors; their blocks run at the same time, so the sectors are shared in the L2 cache.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_LINES_CUH
@@ -24,19 +33,20 @@ enum {
     LINE_MANY = 64,              /* with at least this many blocks, lines may have any length */
     LINE_LENGTH = 32 * 1024,     /* longest line or share with fewer than LINE_MANY blocks */
     LINE_FEW = 512,              /* below this many targets, lanes of a warp often share a target */
-    LINE_LEAST = 8,              /* longest line for one thread, for any number of lines */
+    LINE_LEAST = 8,              /* longest line of sums for one thread, for any number of lines */
     LINE_OWN = 64 * 1024,        /* maximum bytes of shared memory if each thread has own sums */
     LINE_TURNS = 64,             /* maximum elements per thread with own sums, where sums per block
                                     would divide a line into more shares */
-    LINE_SHORT = 64,             /* longest line for one thread with LINE_SHORT_MANY lines */
+    LINE_SHORT = 64,             /* longest line for one thread if lines are many */
     LINE_SHORT_MANY = 2048,      /* number of lines from which LINE_SHORT holds */
-    LINE_PAIRS = 1024            /* most comparisons of indices for a line of halves */
+    LINE_PAIRS = 1024            /* most comparisons of indices for a line of bf16 or f16 */
 };
 
 /** The lines of the index, and the offsets of the same lines in self (and the result) and in the
- * source. Strides are in elements. */
+ * source. Self, result and index are contiguous. Strides are in elements. */
 struct line_shape {
-    bool fits;          /* the kernels of this file can run; else no other field may be used */
+    bool fits;          /* kernels other than lines_own_kernel can run; if false, no kernel can,
+                           except lines_own_kernel if `own` is above 0 */
     bool sums;          /* true: elements are added; false: the last of equal indices wins */
     bool all;           /* every line of self has a line of the index */
     int64_t count;      /* number of lines */
@@ -45,7 +55,8 @@ struct line_shape {
     uint32_t length, n; /* elements of a line of the index, of a line of self */
     int64_t along_self, along_src, along_index; /* strides between elements of a line */
     walk<uint32_t, 3> lines; /* offset of a line's first element in self, source and index */
-    int own;                 /* threads per block if each thread has its own sums; 0: shared sums */
+    int own;                 /* threads per block if each thread has its own sums; 0: sums of a
+                                block */
     int beside;              /* if own > 0: adjacent lines per block */
 
     line_shape(const ts_cuda_device *device, const ts_tensor *self, const ts_tensor *index,
@@ -53,7 +64,7 @@ struct line_shape {
     /** Sets `own` if lines of self are short enough for separate sums (of `bytes` bytes) in each
      * thread, and there are many more elements to add. */
     void share_out(int bytes);
-    /** True if one thread processes a whole line. halves: sums of bf16 or f16, which must be
+    /** True if a line is short enough for one thread. halves: sums of bf16 or f16, which must be
      * rounded once. */
     bool brief(bool halves = false) const
     {
@@ -61,6 +72,7 @@ struct line_shape {
                         (length <= LINE_SHORT && n <= 2 * LINE_SHORT && count >= LINE_SHORT_MANY &&
                          (!halves || length * (n < length ? n : length) <= LINE_PAIRS)));
     }
+    /** Threads of a block if a block processes a line. */
     unsigned threads() const
     {
         unsigned most = length > n ? length : n, few = 64;
@@ -76,7 +88,8 @@ struct line_shape {
 /** Sets `fits` if one thread can process a line; or if a line of self fits in a block's shared
  * memory, with `bytes` bytes per element, is not much longer than a line of the index, and there
  * are enough blocks or the lines or shares are short. Only sums have shares. Without elements
- * `fits` is false. The index has the dims of src, or one dim, which is along `dim` of src. */
+ * `fits` is false. The index has the dims of src, or one dim, which is along `dim` of src and is
+ * used for all lines. */
 inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *self,
                               const ts_tensor *index, const ts_tensor *src, int dim, int bytes,
                               bool sums)
@@ -163,8 +176,9 @@ struct line_at {
     }
 };
 
-/** scatter: among elements with equal indices the last one, at the largest position, is stored,
- * whatever the order of threads. */
+/** scatter, a block per line: among elements with equal indices the last one, at the largest
+ * position, is stored, whatever the order of threads. Elements without an index are those of
+ * self. */
 template <class U>
 __global__ void __launch_bounds__(LINE_THREADS)
     lines_set_kernel(const __grid_constant__ line_shape l, indices index, const U *self,
@@ -191,10 +205,11 @@ __global__ void __launch_bounds__(LINE_THREADS)
 }
 
 /**
- * scatter_add: adds in the order of the index. The block processes LINE_ROWS * blockDim.x indices
- * at a time, and elements with the same target take turns, lowest position first. If there are few
- * targets, the first lane of each group of equal indices in a warp first adds the group's elements
- * in lane order. If sums is not NULL, the line starts at zero and is written to sums[share][line].
+ * Sums, block (line, share): adds in the order of the index. The block processes LINE_ROWS *
+ * blockDim.x indices at a time, and elements with the same target take turns, lowest position
+ * first. If there are few targets, the first lane of each group of equal indices in a warp first
+ * adds the group's elements in lane order. If sums is NULL, out receives self plus the sums;
+ * otherwise the sums are written to sums[share][line], without self, for lines_join_kernel().
  */
 template <class T>
 __global__ void __launch_bounds__(LINE_THREADS)
@@ -279,10 +294,10 @@ __global__ void __launch_bounds__(LINE_THREADS)
 }
 
 /**
- * Short lines of self: each thread adds elements to its own sums in shared memory, so no two
- * threads write to the same address. Threads along x read adjacent lines, threads along y read
- * parts of a line; then the sums along y are added in a fixed order. Results are written as by
- * lines_add_kernel().
+ * Sums for short lines of self, block (blockDim.x lines, share): each thread adds elements to its
+ * own sums in shared memory, so no two threads write to the same address. Threads along x read
+ * adjacent lines, threads along y read parts of a line; then the sums along y are added in a fixed
+ * order. Results are written as by lines_add_kernel().
  */
 template <class T>
 __global__ void __launch_bounds__(256)
@@ -347,7 +362,7 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/** Adds the sums of shares to self. */
+/** Writes self plus the sums of the shares, in order, to out: a thread per element. */
 template <class T>
 __global__ void __launch_bounds__(256)
     lines_join_kernel(const __grid_constant__ line_shape l, const wide_t<T> *sums, const T *self,
@@ -365,8 +380,9 @@ __global__ void __launch_bounds__(256)
     out[target] = narrow<T>(sum);
 }
 
-/** Loads LINE_LEAST elements of a line from element `first` on, and their targets; -1: no element.
- * All loads come before the checks of the indices, so that they overlap. */
+/** Loads LINE_LEAST elements of a line, starting at element `first`, and their targets. The target
+ * is -1 beyond the line's end and, with a report, for an invalid index. All loads come before the
+ * checks of the indices, so that they overlap. */
 template <class T>
 __device__ __forceinline__ void lines_fetch(const line_shape &l, const line_at &at,
                                             const indices &index, const T *src, uint32_t first,
@@ -414,8 +430,8 @@ __device__ __forceinline__ void lines_add_least(const line_shape &l, const line_
     }
 }
 
-/** For elements `first` to first + LINE_LEAST - 1 of a line: adds all elements of the line with the
- * same target, unless the target occurs before them. */
+/** For the targets of elements `first` to first + LINE_LEAST - 1 of a line, except those that an
+ * earlier element has: adds all elements of the line with this target to it. */
 template <class T>
 __device__ __forceinline__ void lines_add_once(const line_shape &l, const line_at &at,
                                                const indices &index, const T *src, T *out,
@@ -465,8 +481,9 @@ __device__ __forceinline__ void lines_add_once(const line_shape &l, const line_a
             out[at.self + to[k] * l.along_self] = narrow<T>(sum[k]);
 }
 
-/** A thread adds the few elements of a line to out, which already holds self, one after another in
- * T. If T is a half, elements with the same target are added in f32 and the sum is rounded once. */
+/** A thread adds the few elements of a line to out, which already holds self, in the order of the
+ * index. For bf16 and f16, elements with the same target are added in f32 and the sum is rounded
+ * once. */
 template <class T>
 __global__ void __launch_bounds__(256)
     lines_brief_kernel(const __grid_constant__ line_shape l, indices index, const T *src, T *out)
@@ -524,14 +541,14 @@ cudaError_t lines_set(const line_shape &l, const indices &index, const U *self, 
     return launch(lines_set_kernel<U>, grid, stream, l, index, self, src, out);
 }
 
-/** Bytes of scratch for the sums of shares; 0 where lines are whole. */
+/** Bytes of scratch for the sums of shares; 0 if lines are not divided. */
 template <class T> int64_t lines_bytes(const line_shape &l)
 {
     return l.shares > 1 ? l.shares * l.count * l.n * (int64_t)sizeof(wide_t<T>) : 0;
 }
 
-/** Launches scatter_add: out is self plus the elements of src at the indices. scratch has
- * lines_bytes<T>(l) bytes; NULL for 0. */
+/** Launches the sums: out is self plus the elements of src at the indices; self may be out. scratch
+ * has lines_bytes<T>(l) bytes; NULL for 0. */
 template <class T>
 cudaError_t lines_add(const line_shape &l, const indices &index, const T *self, const T *src,
                       T *out, void *scratch, cudaStream_t stream)

@@ -1,5 +1,5 @@
-/** @file launch_rows.cuh  Host side of rows.cuh: selects the shape for a row length, and
- * launches. */
+/** @file launch_rows.cuh  Host side of rows.cuh: finds the kernel for a row length in a table of
+ * shapes (find_rows()), and launches it (rows_launch()). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LAUNCH_ROWS_CUH
 #define TS_CUDA_LAUNCH_ROWS_CUH
@@ -18,7 +18,7 @@ inline unsigned grid_blocks(int64_t n) { return n > INT32_MAX ? UINT32_MAX : (un
 /** An entry of a table of kernels: rows of up to MOST vectors can have the shape S. */
 template <int MOST, class S> struct up_to {};
 
-/** The block of a launch and the rows that it computes; 0 rows: no kernel was found. */
+/** The block of a launch, and the number of rows that a block computes; 0: no kernel was found. */
 struct row_grid {
     dim3 block;
     int rows = 0;
@@ -40,29 +40,31 @@ template <int... MOST, class... S> struct row_table<up_to<MOST, S>...> {
     }
 };
 
-/** Tables of rows that are not whole vectors; an access is one element.
- * padded_rows: with shapes for powers of two, whose kernels take fewer registers. */
+/** Tables for rows that are not whole vectors; an access is one element. In single_rows, a row of
+ * more than 256 elements gets as many warps as it needs. In padded_rows, it gets 2, 8 or 16 warps:
+ * more lanes are idle, but the kernels take fewer registers. */
 using single_rows = row_table<up_to<256, row_shape<1, 8>>, up_to<8192, row_warps<16, 512>>>;
 using padded_rows = row_table<up_to<256, row_shape<1, 8>>, up_to<1024, row_shape<2, 16>>,
                               up_to<4096, row_shape<8, 16>>, up_to<8192, row_shape<16, 16>>>;
 
-/** Tables of aligned rows: E after the shapes for up to 96 vectors. */
+/** Tables for rows of whole, aligned vectors: shapes for up to 96 vectors, then the entries E. */
 template <class... E>
 using aligned_rows =
     row_table<up_to<31, row_lanes>, up_to<32, row_shape<1, 1, true>>,
               up_to<64, row_shape<1, 2, true>>, up_to<64, row_shape<1, 2>>,
               up_to<96, row_shape<1, 3, true>>, up_to<96, row_shape<1, 3>>, E...>;
 
-/** Finds the kernel for rows of n elements of T: in the table ALIGNED if rows consist of vectors,
- * whose tensors must be 16-byte aligned (on_aligned()), else in SINGLE. take: as in
- * row_table::find(). */
+/** Finds the kernel for rows of n elements of T: in the table ALIGNED if a row consists of whole
+ * 16-byte vectors, else in SINGLE. In the first case, all tensors must be 16-byte aligned
+ * (on_aligned()). take: as in row_table::find(). */
 template <class T, class ALIGNED, class SINGLE, class F> row_grid find_rows(int64_t n, F &&take)
 {
     constexpr int V = vec16<T>;
     return n % V ? SINGLE::template find<1>(n, take) : ALIGNED::template find<V>(n / V, take);
 }
 
-/** Launches a kernel over `rows` rows; cudaErrorNotSupported if none was found. */
+/** Launches kernel(args...) over `rows` rows with the block g; returns cudaErrorNotSupported if
+ * none was found. */
 template <class... P, class... A>
 cudaError_t rows_launch(void (*kernel)(P...), const row_grid &g, int64_t rows, cudaStream_t stream,
                         A... args)

@@ -1,5 +1,5 @@
-/** @file launch_stream.cuh  Host side of row_stream.cuh: selects the shape for a row length, and
- * launches. */
+/** @file launch_stream.cuh  Host side of row_stream.cuh: finds the kernel for a row length in
+ * tables of shapes (find_stream()), and launches it (stream_clusters(), then stream_launch()). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LAUNCH_STREAM_CUH
 #define TS_CUDA_LAUNCH_STREAM_CUH
@@ -12,7 +12,8 @@ namespace ts {
 
 /** The blocks of a launch; threads is 0 if no kernel was found. */
 struct stream_grid {
-    unsigned threads, cluster, shared; /* threads of a block, blocks of a row, bytes of a block */
+    unsigned threads, cluster, shared; /* threads of a block; blocks of a row; bytes of dynamic
+                                          shared memory of a block */
 };
 
 /** The grid of a launch of `clusters` clusters. */
@@ -46,7 +47,8 @@ cudaError_t stream_launch(void (*kernel)(P...), const stream_grid &g, int64_t cl
  * loads are in flight, which needs more registers. ANY: for shorter rows. */
 enum stream_fill { EXACT = 1, ANY = 2, BOTH = EXACT | ANY };
 
-/** An entry of a table of kernels: rows of up to MOST vectors can have this stream_shape. */
+/** An entry of a table of kernels: rows of up to MOST vectors, which CLUSTER blocks must share
+ * evenly, can have this stream_shape (row_stream.cuh). */
 template <stream_fill FILL, int MOST, int THREADS, int VECS, int CLUSTER, int STAGES, int BLOCKS>
 struct stream {
     using exact = stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, true>;
@@ -88,7 +90,7 @@ template <int MORE_THAN, class... E> struct streams {
  */
 enum stream_way {
     rows_wide,            /* one input */
-    rows_wide_log,        /* one input; writing a row needs no exponentials */
+    rows_wide_log,        /* one input; writing a row needs no exponentials (log_softmax) */
     rows_wide_held,       /* one input; for run_held() */
     rows_wide_kept,       /* one input, with data per column */
     rows_wide_pairs,      /* two inputs */
@@ -114,7 +116,7 @@ template <> struct stream_table<rows_wide_log, 4>
               stream<BOTH, 16384, 512, 8, 4, 3, 1>, stream<ANY, 20480, 512, 5, 8, 3, 1>,
               stream<BOTH, 32768, 256, 8, 16, 3, 2>> {};
 
-/* a thread holds 64 elements of a half, or 16 of f32 */
+/* a thread holds 64 elements of bf16 or f16, or 16 of f32 */
 template <int THREADS>
 using held_streams =
     streams<2048, stream<ANY, 4096, THREADS, 4096 / THREADS, 1, 3, 1>,
@@ -150,7 +152,7 @@ template <> struct stream_table<rows_wide_pairs, 2> : wide_pairs<> {};
 template <> struct stream_table<rows_wide_pairs, 4>
     : wide_pairs<stream<ANY, 32768, 512, 4, 16, 3, 1>> {};
 
-/* sums of 16 to 64 columns a thread */
+/* a thread keeps sums of 2 to 8 vectors of columns */
 template <> struct stream_table<rows_sum, 2>
     : streams<0, stream<EXACT, 96, 32, 3, 1, 4, 12>, stream<ANY, 96, 32, 4, 1, 4, 12>,
               stream<BOTH, 128, 64, 2, 1, 4, 10>, stream<EXACT, 160, 32, 5, 1, 4, 8>,
@@ -190,6 +192,7 @@ template <int MOST, class S> struct odd_up_to {
         return true;
     }
 };
+/** A table of kernels for rows of any number of elements. */
 template <class... E> struct odd_streams {
     template <class F> static stream_grid find(int64_t v, int64_t rows, F &&take)
     {
@@ -207,7 +210,7 @@ template <> struct odd_table<rows_wide_held, 2>
     : odd_streams<odd_up_to<49152, odd_stream<512, 6, 16, 3, 1>>> {};
 template <int ITEM> struct odd_table<rows_wide_pairs, ITEM>
     : odd_streams<odd_up_to<32768, odd_stream<512, 4, 16, 3, 1>>> {};
-/* a thread has registers for weights and biases of 6 vectors of halves */
+/* a thread has registers for weights and biases of 6 vectors of bf16 or f16 */
 template <> struct odd_table<rows_wide_kept, 2>
     : odd_streams<odd_up_to<24576, odd_stream<256, 6, 16, 3, 1>>> {};
 template <> struct odd_table<rows_wide_kept, 4> : odd_table<rows_wide_pairs, 4> {};

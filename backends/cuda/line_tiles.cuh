@@ -1,11 +1,12 @@
 /**
  * @file line_tiles.cuh  Kernels over short lines: a block loads many lines into shared memory.
  *
- * A line is the `count` elements along one dim of a tensor (outer, count, inner): element i of line
- * (o, j) is at (o * count + i) * inner + j. A tile consists of all lines of several consecutive
- * indices o, which are contiguous in memory; if `inner` is large, of `width` adjacent lines of one
- * o. The block's threads load a tile together, in 16-byte accesses if sizes and addresses allow;
- * then `lanes` threads process each line. The division depends only on shape and dtype.
+ * A line is the `count` elements along one dim of a contiguous tensor (outer, count, inner):
+ * element i of line (o, j) is at (o * count + i) * inner + j. A tile consists of all lines of
+ * several consecutive indices o, which are contiguous in memory; if count * inner elements are too
+ * many, of `width` adjacent lines of one o. The block's threads load a tile together, in 16-byte
+ * accesses if sizes and addresses allow; then `lanes` threads process each line. The division
+ * depends only on shape and dtype. line_tiles_of() divides, tiles_launch() launches.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LINE_TILES_CUH
@@ -20,7 +21,7 @@ enum {
     TILE_THREADS = 256,
     TILE_BYTES = 16384,    /* maximum bytes of a tile of one input */
     LONGEST_IN_TILE = 512, /* maximum elements of a line */
-    TILES = 512 /* tiles that occupy a device; tiles become smaller if there would be fewer */
+    TILES = 512 /* tiles that occupy a device; tiles get fewer lines if there would be fewer */
 };
 
 /** Division of lines into tiles; made by line_tiles_of(). */
@@ -77,7 +78,8 @@ template <class T> bool line_tiles_of(const lines &l, line_tiles &t, int most_la
 }
 
 /** One thread's view of a line of each input in shared memory. `lanes` threads share the line: this
- * one processes elements first, first + lanes, ... `step` is the distance between elements. */
+ * one processes elements first, first + lanes, ... `step` is the distance between elements. count
+ * is 0 if there is no line for these threads. */
 template <class T, int INPUTS> struct tile_line {
     T *at[INPUTS];
     int step, first, count, lanes;
@@ -100,8 +102,8 @@ template <class T, int INPUTS> struct tile_line {
     }
 };
 
-/** Parameters of tiles_kernel(), which calls f(line) for each line. f overwrites the line of input
- * 0, which is then written to y. */
+/** Parameters of tiles_kernel(), which calls f(line), with a tile_line, in each of a line's
+ * threads. f overwrites the line of input 0, which is then written to y. */
 template <class T, int INPUTS, class F> struct tiles_task {
     line_tiles t;
     F f;

@@ -1,10 +1,12 @@
 /**
- * @file lines.cuh  Kernels over lines of any length and stride that do not fit rows.cuh; they read
- * a line several times. A line is the `count` elements along one dim of a tensor (outer, count,
- * inner): element i of line (o, j) is at (o * count + i) * inner + j. A block processes X adjacent
- * lines (a tile) with Y threads each, so that accesses are coalesced. If there are few tiles and
- * the lines are long, several blocks share a tile: a cooperative launch runs all blocks at the same
- * time, and they exchange partial results through device memory.
+ * @file lines.cuh  Parts of kernels over lines of any length and stride that do not fit rows.cuh;
+ * these kernels read a line several times.
+ *
+ * A line is the `count` elements along one dim of a contiguous tensor (outer, count, inner):
+ * element i of line (o, j) is at (o * count + i) * inner + j. A block processes X adjacent lines (a
+ * tile) with Y threads each, so that accesses are coalesced. If there are few tiles and the lines
+ * are long, several blocks share a tile: a cooperative launch runs all blocks at the same time, and
+ * they exchange partial results through device memory.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LINES_CUH
@@ -35,8 +37,8 @@ enum {
     LINES_REDUCTIONS = 3 /* maximum calls of lines_reduce() in a kernel */
 };
 
-/** Takes scratch memory for shared tiles if the lines are few and long (else data is NULL), and
- * gives it back at the end of the scope. Call failed() before use. */
+/** Takes scratch memory for shared tiles if the lines are few and long, else sets data to NULL, and
+ * gives the memory back when it is destroyed. Call failed() before use. */
 struct lines_scratch {
     static constexpr int64_t numbers = (int64_t)LINES_REDUCTIONS * LINES_SHARED * 32 * 8,
                              bytes = numbers + LINES_SHARED * 4; /* numbers, then counters */
@@ -77,8 +79,8 @@ template <int X, int Y> struct line_position {
     }
 };
 
-/** Reduces over the Y threads of each line and returns the result to all of them. Every thread of
- * the block must call. */
+/** Reduces x by OP::of() over the Y threads of each line and returns the result to all of them.
+ * Every thread of the block must call. */
 template <int X, int Y, class OP, class A> __device__ __forceinline__ A line_reduce(A x)
 {
     __shared__ A part[Y][X];
@@ -95,9 +97,9 @@ template <int X, int Y, class OP, class A> __device__ __forceinline__ A line_red
     return part[0][threadIdx.x];
 }
 
-/** Like line_reduce(), over all threads of a line in all blocks that share it. turn: index of the
- * reduction in the kernel, from 0 and without gaps; all threads of these blocks must call. The
- * order of the sum depends only on the shape and the number of shares. */
+/** Like line_reduce(), over all threads of a line in all blocks that share it. All threads of these
+ * blocks must call. turn: index of the reduction in the kernel, 0, 1, ... below LINES_REDUCTIONS.
+ * The order of the sum depends only on the shape and the number of shares. */
 template <int X, int Y, class OP, class A>
 __device__ __forceinline__ A lines_reduce(const lines &l, int turn, A x)
 {
@@ -123,8 +125,8 @@ __device__ __forceinline__ A lines_reduce(const lines &l, int turn, A x)
     return line_reduce<X, Y, OP>(x);
 }
 
-/** Launches a kernel whose first parameter is the lines. With scratch memory, as many blocks share
- * a tile as can be resident at once and have enough elements; else a tile has one block. */
+/** Launches kernel(l, args...). With scratch memory, as many blocks share a tile as can be resident
+ * at once and have enough elements; else a tile has one block. block: from lines_dispatch(). */
 template <class... P, class... A>
 cudaError_t lines_launch(void (*kernel)(lines, P...), lines l, dim3 block,
                          const lines_scratch &scratch, cudaStream_t stream, const A &...args)

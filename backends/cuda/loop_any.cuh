@@ -1,4 +1,5 @@
-/** @file loop_any.cuh  A pointwise kernel over operands of any dtypes, computed in one type. */
+/** @file loop_any.cuh  A pointwise kernel over operands of any dtypes, computed in one type: single
+ * elements, which are converted as they are loaded and stored. loops.cuh launches it. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOP_ANY_CUH
 #define TS_CUDA_LOOP_ANY_CUH
@@ -108,6 +109,8 @@ __device__ __forceinline__ void any_store(const any_space<N> &s, const loop_elem
     }
 }
 
+/** Body of any_kernel(): loads all operands before it converts the first. Elements of 8 bytes for
+ * an A of 4 bytes are converted at once, because `raw` cannot hold them. */
 template <class A, class F, int N, int... K>
 __device__ __forceinline__ void any_body(const any_space<N> &s, const F &fn,
                                          std::integer_sequence<int, K...>)
@@ -178,8 +181,8 @@ __global__ void __launch_bounds__(LOOP_THREADS)
     any_body<A>(s, fn, std::make_integer_sequence<int, N - 1>());
 }
 
-/** Stores the bits of a host operand in *number as an A. If `wide` (the kernel computes in halves)
- * and o.wide, the stored f32 is the argument itself, not rounded to the half first. */
+/** Stores the bits of a host operand in *number as an A. If `wide` (the call computes in bf16 or
+ * f16) and o.wide, the stored f32 is the argument itself, not rounded to the dtype first. */
 template <class A>
 __attribute__((noinline)) void any_number(const ts_frame *f, const ts_operand &o, int, bool wide,
                                           double *number)

@@ -1,11 +1,13 @@
 /**
  * @file loop_rows.cuh
- * Pointwise kernels over rows of elements of at most 4 bytes at any address, with smaller elements
- * in some operand: if all have 4 bytes, kernels of single elements are faster. A thread moves
- * ROW_RUN consecutive elements of a row. Runs begin where the result is aligned, so the result is
- * stored in vectors; an operand that is not aligned there is read in words of 4 bytes, which are
- * shifted. A word that has a byte of the row lies within the operand's allocation, since
- * runtime/alloc.c rounds sizes up.
+ * Pointwise kernels over rows of elements of at most 4 bytes at any address; loops.cuh launches
+ * them. At least one operand has smaller elements: if all have 4 bytes, kernels of single elements
+ * are faster.
+ *
+ * A thread moves a run: ROW_RUN consecutive elements of a row. Runs begin where the result is
+ * aligned, so the result is stored in vectors; an operand that is not aligned there is read in
+ * words of 4 bytes, which are shifted. A word that has a byte of the row lies within the operand's
+ * allocation, since runtime/alloc.c rounds sizes up.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOP_ROWS_CUH
@@ -82,6 +84,7 @@ template <int N> struct row_run {
         for (int i = 0; i < WORDS; i++)
             x[i] = __funnelshift_r(raw[i], raw[i + 1], odd * 8);
     }
+    /** Stores the elements of the run that exist to the result. */
     template <class T>
     __device__ __forceinline__ void store(const loop_space<N> &s, const vec<T, ROW_RUN> &v) const
     {
@@ -99,7 +102,8 @@ template <int N> struct row_run {
 
 /* -------------------------------------------------------------- operands of any dtypes ---- */
 
-/** Converts a run of `dtype` to floats, rounded to the compute dtype. */
+/** Converts a run of `dtype`, whose elements have at most 4 bytes and are packed in `raw`, to
+ * floats, rounded to the compute dtype. */
 __device__ __forceinline__ void row_convert(const row_bits<4> &raw, int dtype, int compute,
                                             float (&x)[ROW_RUN])
 {

@@ -1,5 +1,6 @@
 /** @file loop_space.cuh  The iteration space of a pointwise kernel, its launch, and the elements of
- * each thread. */
+ * each thread. loops.cuh selects a kernel and calls loop_parts(), which divides the call's space
+ * into launches; loop_launcher::fill() makes the loop_space that the kernel gets. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOP_SPACE_CUH
 #define TS_CUDA_LOOP_SPACE_CUH
@@ -26,14 +27,15 @@ enum loop_walk : uint8_t {
     walk_runs,  /* a run: up to LOOP_RUN consecutive elements along dim 0 */
     walk_tiles, /* a run; a block's runs form a tile, because an operand is contiguous along another
                    dim. A tile's rows are along dim 0, its columns along dims 1 to `end` - 1 */
-    walk_folds  /* LOOP_RUN consecutive elements in the order of dims 0 to `inner` - 1, which are
-                   the rows of a tile; its columns are along the dims up to `end` - 1 */
+    walk_folds  /* the same for a short dim 0: a tile's rows are along dims 0 to `inner` - 1, its
+                   columns along dims `inner` to `end` - 1. A run is LOOP_RUN consecutive elements
+                   of a row and may span several indices of dim 1 */
 };
 
-/** A kernel's iteration space, innermost dim first; operand 0 is the result. Along dim 0, sizes
- * count accesses and strides are in bytes per access; with walk_runs and walk_tiles and in
- * loop_rows.cuh, sizes[0] is the number of runs per row and strides[k][0] the bytes per element.
- * Other dims count indices. The size of the last dim is not stored. */
+/** A kernel's iteration space, innermost dim first; operand 0 is the result. An access is V
+ * elements along dim 0; V is 1 in kernels of single elements and of rows. Along dim 0, sizes count
+ * accesses and strides are in bytes per access; but with walk_runs and in loop_rows.cuh, sizes[0]
+ * is the number of runs per row. Other dims count indices. sizes[ndim - 1] is not used. */
 template <int OPERANDS> struct loop_space {
     uint32_t accesses; /* number of accesses of V elements, or of runs */
     uint32_t tail;     /* elements after the last access; 0 unless ndim is 1 */
@@ -50,14 +52,14 @@ template <int OPERANDS> struct loop_space {
     bool heads;       /* rows of the result may be unaligned: runs begin at addresses that are
                          multiples of a run's elements, so a row's first run may be partial */
     uint8_t item;     /* log2 of the bytes of the result's elements */
-    uint8_t lanes;    /* log2 of the runs of a tile along dim 0 */
+    uint8_t lanes;    /* log2 of the runs of a tile along its rows */
     bool joined;      /* consecutive elements are contiguous in the result: in the order of the
                          space, or with walk_folds within a row */
-    uint32_t row;     /* elements along dim 0, or of a row of all tiles */
+    uint32_t row;     /* elements along dim 0; with walk_folds, along dims 0 to `inner` - 1 */
     /* for tiles: */
-    uint8_t inner, end; /* dims of the rows; dims of rows and columns */
-    uint32_t runs;      /* runs of a row */
-    uint32_t beside;    /* elements of a column */
+    uint8_t inner, end; /* number of dims of the rows, and of rows and columns together */
+    uint32_t runs;      /* runs along `row` */
+    uint32_t beside;    /* elements along the dims of columns */
     divisor tiles[2];   /* numbers of tiles along the rows and the columns */
 };
 
@@ -66,9 +68,9 @@ template <int OPERANDS> struct loop_space {
 template <class F>
 constexpr bool loop_reports = requires(F fn) { fn.out; };
 
-/** i: M positions in the order of the space, counted over dims d to end - 1; overwritten. Adds to
- * offset[u][k] the bytes of operand k from the space's first element to position i[u]. O: int64_t,
- * or uint32_t, which may wrap. */
+/** Adds to offset[u][k] the bytes of operand k from index 0 of dims d to end - 1 to position i[u].
+ * i: M positions in the order of these dims; overwritten. O: int64_t, or uint32_t, which may
+ * wrap. */
 template <class O, int M, int N>
 __device__ __forceinline__ void loop_offsets(const loop_space<N> &s, int d, int end,
                                              uint32_t (&i)[M], O (*offset)[N])
@@ -106,9 +108,10 @@ __device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, uint3
     loop_offset(s, d, s.ndim, i, offset);
 }
 
-/** A thread's elements in a kernel of single elements. */
+/** A thread's elements in a kernel of single elements, as s.walk assigns them. */
 template <int N> struct loop_elements {
-    uint32_t offset[LOOP_RUN][N]; /* bytes to each element, whether it exists or not */
+    uint32_t offset[LOOP_RUN][N]; /* bytes from s.data[k] to each element, even if that does not
+                                     exist */
     uint32_t some;               /* bit u: element u exists */
     bool run;                    /* consecutive along dim 0 */
 
@@ -192,6 +195,7 @@ template <int N> struct loop_elements {
                 x[u] = has(u) ? *reinterpret_cast<const W *>(at(s, k, u)) : W();
         }
     }
+    /** Stores the thread's elements that exist to the result, as words. */
     template <class W>
     __device__ __forceinline__ void store(const loop_space<N> &s, const W (&x)[LOOP_RUN]) const
     {
@@ -383,8 +387,9 @@ ts_cuda_grid loop_launcher<N>::fill(const ts_frame *f, const ts_space &of, int64
     return {dim3((unsigned)(blocks ? blocks : 1)), dim3(LOOP_THREADS), 0, 1};
 }
 
-/** True if V is above 1 and each operand can be accessed V elements at a time along dim 0: it is
- * contiguous and aligned there, a host number, or an argument with stride 0. */
+/** True if V is above 1, rows have a multiple of V elements (a single row: at least V), and each
+ * operand can be accessed V elements at a time along dim 0: it is contiguous and aligned there, a
+ * host number, or an argument with stride 0. */
 template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], int V)
 {
     if (V == 1 || (space.ndim > 1 && space.sizes[0] % V) || space.sizes[0] < V)
@@ -406,9 +411,10 @@ template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], 
 }
 
 /** True if a kernel of loop_rows.cuh should run over the space: its rows have at least ROW_RUN
- * elements of at most 4 bytes, less in some operand, and each operand is contiguous along dim 0, a
- * host number, or an argument with stride 0. Kernels of single elements are faster for short rows
- * of a dense result, whose runs begin and end within a row (walk_flat). */
+ * elements of at most 4 bytes, of fewer in at least one operand, and each operand is contiguous
+ * along dim 0, a host number, or an argument with stride 0. Kernels of single elements are faster
+ * for short rows of a dense result: there a thread's elements may be in two rows (walk_flat), so
+ * fewer threads have missing elements. */
 template <int N> bool loop_has_rows(const ts_space &space, const int (&item)[N])
 {
     const ts_operand &to = space.operand[0];
@@ -461,10 +467,11 @@ inline int loop_long_dim(const ts_space &space)
     return -1;
 }
 
-/** Launches a kernel over a space, in parts along the outermost dim with fewer than 2^31 accesses
+/** Launches a kernel over a space, in parts along the outermost dim with fewer than 2^31 elements
  * each. If a dim has a byte stride above INT32_MAX, or one index of the outermost dim has too many
- * accesses, each index of that dim is launched separately. Kernels of single elements, whose
- * offsets have 32 bits, run over halves of the longest dim. An empty space launches nothing. */
+ * elements, each index of that dim is launched separately. In kernels of single elements offsets
+ * have 32 bits: if an operand spans more than UINT32_MAX bytes, they run over halves of its longest
+ * dim. An empty space launches nothing. */
 template <int N>
 __attribute__((noinline)) ts_status loop_parts(ts_frame *f, const ts_space &space,
                                                cudaStream_t stream, const loop_launcher<N> &to)

@@ -14,7 +14,7 @@ namespace ts {
 
 enum {
     LOOP_THREADS = 256,
-    LOOP_RUN = 4, /* elements per thread in kernels of single elements; other kernels make one
+    LOOP_RUN = 4, /* elements per thread in kernels of single elements; kernels of vectors make one
                     16-byte access per thread: with more loads in flight, memory is 5 % slower */
     ROW_RUN = 8   /* elements per thread in the kernels of loop_rows.cuh */
 };
@@ -33,12 +33,14 @@ inline bool loop_lies_along(const ts_operand &o, int d)
            o.strides[0] >= (o.strides[d] < 4 ? 16 : 8);
 }
 
-/** The tiles of rows of `runs` runs and columns of `beside` elements. */
+/** How rows of `runs` runs of LOOP_RUN elements, and columns of `beside` elements, are divided into
+ * tiles. A block computes a tile, and a thread computes a run of it. */
 struct loop_tile {
     int lanes;         /* base-2 logarithm of a block's threads along a row */
     int64_t along, up; /* numbers of tiles along a row and a column */
 
-    /** A tile is 32 high, or as a column if that is shorter. */
+    /** A tile has 8 runs in each of 32 rows; fewer runs in more rows if `runs` is small, more runs
+     * in fewer rows if `beside` is small. */
     loop_tile(int64_t runs, int64_t beside) : lanes(0)
     {
         while (1 << lanes < runs && (lanes < 3 || LOOP_THREADS >> lanes >= 2 * beside))

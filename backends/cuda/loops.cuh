@@ -6,8 +6,8 @@
  * If every operand has the functor's dtype and is contiguous and aligned along the innermost dim,
  * or has one element for all of it, a kernel per functor and dtype moves 16 bytes of the widest
  * operand per thread (loop_is_wide() has the exact condition on layouts). All other calls use:
- * - for contiguous rows of elements of at most 4 bytes, of less in some operand, at any address:
- *   kernels of loop_rows.cuh;
+ * - for contiguous rows, at any address, of elements of at most 4 bytes, and of fewer in at least
+ *   one operand: kernels of loop_rows.cuh;
  * - else kernels of single elements: a thread moves four elements, which the layouts determine
  *   (loop_walk in loop_space.cuh): consecutive elements along the innermost dim, accessed as one
  *   vector where an operand is contiguous and aligned, or separate elements.
@@ -17,8 +17,9 @@
  * load and store them (loop_any.cuh). Copies and selections have a kernel per dtype instead.
  * Offsets along the other dims are computed by multiplications instead of divisions.
  *
- * For bf16 and f16, functors compute in f32 and get numbers in f32. If a functor has near(), the
- * kernel calls near() for bf16 and f16: a faster formula that is accurate enough for a half.
+ * For bf16 and f16, functors compute in f32. If there are at least two operands, they get numbers
+ * in f32. If a functor has near(), the kernel calls near() for bf16 and f16: a faster formula that
+ * is accurate enough for results of these dtypes.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOPS_CUH
@@ -47,8 +48,9 @@ __device__ __forceinline__ word_of<vec<T, V>> splat(const loop_space<N> &s)
 }
 
 /**
- * Loads V elements of operand K as whole words. Unpacking halves here would make each load wait for
- * the previous one.
+ * Loads V elements of operand K, `offset` bytes from its start, into a word. A number, or the
+ * element of an operand with stride 0, is repeated. Unpacking bf16 and f16 here would make each
+ * load wait for the previous one.
  */
 template <int K, int V, class T, int N>
 __device__ __forceinline__ word_of<vec<T, V>> fetch(const loop_space<N> &s, int64_t offset)
@@ -207,12 +209,13 @@ template <int N> struct loop_kernels {
     int width;
     const void *single; /* loop_kernel with V = 1, or any_kernel */
     const void *rows;   /* a kernel of loop_rows.cuh, or NULL */
-    /* stores the bits of a host operand for any_kernel, as loop_launcher::number */
+    /* stores the bits of a host operand for any_kernel, as loop_launcher::number() */
     void (*number)(const ts_frame *, const ts_operand &, int, bool, double *);
 };
 
-/** Launches one of the kernels with accesses of `width` elements of the functor's types; a call
- * that is only described is described instead. */
+/** Launches one of the kernels over operands of the functor's types: `wide` if width is above 1,
+ * else `rows` or `single`. If the call is only described (fuse/describe.cuh), passes the functor at
+ * `fn` to the group instead. */
 template <int N>
 __attribute__((noinline)) ts_status loop_typed(ts_frame *f, const ts_space &space,
                                                const loop_kernels<N> &kernels, int width,
@@ -232,6 +235,7 @@ __attribute__((noinline)) ts_status loop_typed(ts_frame *f, const ts_space &spac
                       to);
 }
 
+/** loop_rows_kernel() for these types; NULL if it is not compiled for them. */
 template <class F, class R, class... T> constexpr const void *loop_rows_of()
 {
     if constexpr (row_types<R, T...>)

@@ -1,6 +1,6 @@
 /**
  * @file loss_pairs.cuh  Losses over pairs of elements, input and target: formulas, and kernels for
- * the losses, their sums per block and their gradients.
+ * the losses, their sums per block and their gradients. loss.cu launches them.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOSS_PAIRS_CUH
@@ -11,7 +11,9 @@
 
 namespace ts {
 
-/* The loss of elements x and t, and its derivatives by both. p is the op's parameter. */
+/* Defines the functor `name`: of() is the loss of an input element x and a target element t, and
+ * slopes() sets dx and dt to its derivatives by x and t. p is the op's parameter, such as beta of
+ * smooth_l1_loss. */
 #define PAIR(name, value, slope, target_slope)                                                     \
     struct name {                                                                                  \
         double number;                                                                             \
@@ -40,6 +42,7 @@ template <class A> __device__ __forceinline__ A t_log_t(A t)
     return t > 0 ? t * log(t) : t == 0 ? (A)0 : (A)NAN;
 }
 
+/* bce: binary cross-entropy of a logit x. kl_log: kl, where t is the logarithm of the target. */
 PAIR(mse, (x - t) * (x - t), 2 * (x - t), -2 * (x - t))
 PAIR(l1, fabs(x - t), sign_of(x - t), -sign_of(x - t))
 PAIR(smooth_l1, fabs(x - t) < p ? (A)0.5 * (x - t) * (x - t) / p : fabs(x - t) - (A)0.5 * p,
@@ -54,9 +57,10 @@ PAIR(kl_log, exp(t) * (t - x), -exp(t), exp(t) * (t - x + 1))
 enum {
     PAIR_THREADS = 256,
     PAIR_SHARE = 4096, /* elements that a block of a sum adds */
-    PAIR_FEW = 16384,  /* elements that one block adds sooner than two launches */
-    PAIR_WALKED = 1 << 18, /* elements whose gradient is read with strides sooner than copied */
-    PAIR_FEW_THREADS = 1024 /* of that block */
+    PAIR_FEW = 16384,  /* up to this many elements, one block is faster than two launches */
+    PAIR_WALKED = 1 << 18, /* up to this many elements, a gradient of operands with strides is
+                              faster than copying them */
+    PAIR_FEW_THREADS = 1024 /* threads of the one block */
 };
 
 /** The V elements starting at `first`; elements at n and above are 0. `whole`: one aligned
@@ -74,6 +78,7 @@ static __device__ __forceinline__ vec<T, V> load_run(const T *x, int64_t first, 
             v.at[e] = x[first + e];
     return v;
 }
+/** Stores V elements, rounded to T, starting at `first`, except those at n and above. */
 template <class T, int V>
 static __device__ __forceinline__ void store_run(T *y, int64_t first, int64_t n, bool whole,
                                                  const wide_t<T> (&v)[V])
@@ -99,6 +104,7 @@ static __device__ __forceinline__ void each_run(int64_t n, bool aligned, F &&f)
         f(i, aligned && i + V <= n);
 }
 
+/** Stores the loss of each of n pairs. aligned: all pointers are 16-byte aligned. */
 template <class T, class P>
 static __global__ void __launch_bounds__(PAIR_THREADS)
     pairs_kernel(P pair, const T *x, const T *t, T *out, int64_t n, bool aligned)
@@ -114,9 +120,9 @@ static __global__ void __launch_bounds__(PAIR_THREADS)
     });
 }
 
-/** The sum of the losses of elements `from` to `end` - 1 over a block of THREADS threads, in an
- * order that depends on `from` and `end` only. load(i, a, b) loads the elements of the operands
- * starting at i, as far as they exist. */
+/** The sum of the losses of elements `from` to `end` - 1. A block of (1, THREADS) threads adds them
+ * in an order that depends on `from`, `end` and T only. Every thread of the block must call.
+ * load(i, a, b) loads a vector of each operand starting at element i, as far as it exists. */
 template <int THREADS, int UNROLL, class T, class P, class F>
 static __device__ __forceinline__ double pair_sum(const P &pair, int64_t from, int64_t end,
                                                   F &&load)
@@ -148,6 +154,7 @@ static __device__ __forceinline__ double pair_sum(const P &pair, const T *x, con
     });
 }
 
+/** Block i stores the sum of its PAIR_SHARE losses in parts[i]. */
 template <class T, class P>
 static __global__ void __launch_bounds__(PAIR_THREADS)
     pair_sums_kernel(P pair, const T *x, const T *t, double *parts, int64_t n, bool aligned)
@@ -191,6 +198,8 @@ static __global__ void __launch_bounds__(PAIR_FEW_THREADS)
         *out = narrow<T>((wide_t<T>)(sum * factor));
 }
 
+/** Stores the gradients dx and dt of n pairs; NULL: not requested. g is the upstream gradient: with
+ * `each` of each loss, else one number for all. `factor` multiplies it. */
 template <class T, class P>
 static __global__ void __launch_bounds__(PAIR_THREADS)
     pairs_backward_kernel(P pair, const T *g, bool each, double factor, const T *x, const T *t,

@@ -1,6 +1,6 @@
 /**
  * @file loss_rows.cuh  Cross-entropy over rows of logits: one pass computes the gradient for an
- * upstream gradient of 1 and the terms of the losses.
+ * upstream gradient of 1, and the terms from which loss.cu then computes the losses.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOSS_ROWS_CUH
@@ -16,8 +16,8 @@ namespace ts {
 template <class T> struct logit_rows {
     using A = wide_t<T>;
     enum { IGNORED = -2, NO_CLASS = -1 /* an invalid target, which another kernel reports */ };
-    const T *x;
-    indices target;
+    const T *x;                      /* logits, (rows, n): n classes */
+    indices target;                  /* (rows) */
     T *dx;                           /* gradient, (rows, n); may be x; aligned like x */
     const unsigned long long *count; /* device memory: the gradient is divided by *count; NULL: 1 */
     exponentials<A> *known;          /* per row: largest logit and sum of exponentials; total = 0 */
@@ -28,14 +28,16 @@ template <class T> struct logit_rows {
     A even, hot; /* target distribution: share of each class, and the extra share of the target
                     class */
 
+    /** A target as a class, IGNORED or NO_CLASS. */
     __device__ __forceinline__ int goal(int64_t c) const
     {
         return c == ignored ? IGNORED : c >= 0 && c < n ? (int)c : NO_CLASS;
     }
     /** Factor of a row's gradient. */
     __device__ __forceinline__ A factor() const { return count ? (A)1 / (A)*count : (A)1; }
-    /** Stores the target's logit, and overwrites dx of the target class. Called by the thread that
-     * wrote this element as a non-target class. p_factor: the class' probability times `factor`. */
+    /** Stores the target's logit, and overwrites dx of the target class. The caller is the thread
+     * that has written this element by the formula of the other classes. p_factor: the class's
+     * probability times `factor`. */
     __device__ __forceinline__ void correct(int64_t row, int goal, A logit, A p_factor,
                                             A factor) const
     {
@@ -58,7 +60,8 @@ template <class A, int V> __device__ __forceinline__ A sum_of(const A (&z)[V], i
     return sum;
 }
 
-/** Replaces V exponentials by dx, as for classes that are not the target. */
+/** Replaces V exponentials e by dx of classes that are not the target: e scale is a class's
+ * probability and `even` its share of the target distribution, both times the row's factor. */
 template <class A, int V> __device__ __forceinline__ void slopes_of(A (&e)[V], A scale, A even)
 {
 #pragma unroll
@@ -200,7 +203,7 @@ struct cross_entropy_grad_formula : exp_sums<T>, own_exps<T, VECS, vec16<T>> {
 
 #endif /* sm_90 */
 
-/** The pass for rows that stream through shared memory. */
+/** The pass for rows that stream through shared memory. Empty before sm_90. */
 template <class T, class S>
 __global__ void __launch_bounds__(S::threads, S::blocks)
     cross_entropy_grad_stream_kernel(const __grid_constant__ logit_rows<T> a)
@@ -216,7 +219,8 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 /* ------------------------------------------------------------------------- host side ---- */
 
 /** Launches the pass. Sets *parts to the number of partial sums per row in a.totals. Returns
- * cudaErrorNotSupported if no kernel supports the row length on the device. */
+ * cudaErrorNotSupported if no kernel supports the row length on the device. If a row is a multiple
+ * of 16 bytes, x and dx must be 16-byte aligned, which on_aligned() ensures. */
 template <class T>
 cudaError_t cross_entropy_grad_rows(const logit_rows<T> &a, int *parts, const ts_cuda_device *d,
                                     cudaStream_t stream)

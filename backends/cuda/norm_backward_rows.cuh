@@ -1,8 +1,9 @@
 /**
  * @file norm_backward_rows.cuh  Gradients of layer and RMS normalisation over rows.
  *
- * A thread owns the same columns in every row of its block, so it keeps the sums over rows for the
- * gradients of weight and bias in registers. A second kernel adds the sums of the blocks.
+ * Clusters of blocks stream rows through shared memory (row_stream.cuh). A thread owns the same
+ * columns in every row of its cluster, so it keeps the sums over rows for the gradients of weight
+ * and bias in registers. A second kernel, column_sum_kernel(), adds the sums of the clusters.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_NORM_BACKWARD_ROWS_CUH
@@ -12,7 +13,7 @@
 
 namespace ts {
 
-/** Elements of a line of partial sums for n columns: whole vectors. */
+/** Elements of a line of partial sums for n columns: n rounded up to whole vectors of T. */
 template <class T> constexpr int64_t line_of(int64_t n)
 {
     return (n + vec16<T> - 1) / vec16<T> * vec16<T>;
@@ -25,9 +26,9 @@ constexpr int kept_bytes = sizeof(T) == 4 ? 0 : S::threads * S::vecs * 16;
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /**
- * Computes dx, and each block's sums for the gradients of weight and bias. With h = (x - mean) rstd
- * and q = g weight: dx = rstd (q - avg(q) - h avg(q h)). For RMS, mean = 0 and the term avg(q) is
- * absent.
+ * Formula of row_stream::run(): computes dx, and each thread's sums for the gradients of weight and
+ * bias. With h = (x - mean) rstd and q = g weight: dx = rstd (q - avg(q) - h avg(q h)). For RMS,
+ * mean = 0 and the term avg(q) is absent.
  */
 template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums {
     static constexpr int V = vec16<T>;
@@ -40,8 +41,9 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
     T *dx; /* NULL: not requested */
     vec<T, V> w[kept ? S::vecs : 1], *w_shared; /* this thread's weights: registers or shared */
     const float *mean, *rstd;
-    float2 next, even, odd; /* mean and rstd of the next row, and of the current rows */
-    float dw[S::vecs][V], db[RMS ? 1 : S::vecs][V];
+    float2 next, even, odd; /* mean and rstd: of the next row, and of the latest row with an even
+                               and with an odd turn */
+    float dw[S::vecs][V], db[RMS ? 1 : S::vecs][V]; /* sums over the rows */
 
     /** Calls f(j, grad, x, weight) with the elements of each vector j of the row. */
     template <class R, class F> __device__ __forceinline__ void each(const R &r, F &&f) const
@@ -56,6 +58,7 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
                 f(j, up, in, wj);
             }
     }
+    /** Clears the sums, and loads the weights and the first row's mean and rstd. */
     template <class R> __device__ __forceinline__ void begin(const R &r, const T *weight)
     {
 #pragma unroll
@@ -87,8 +90,8 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
         each(r, [&](int j, const float(&up)[V], const float(&in)[V], const float(&wj)[V]) {
 #pragma unroll
             for (int k = 0; k < V; k++) {
-                /* subtract first, so that h is exactly 0 at the mean; a multiply-add would not
-                 * be */
+                /* the subtraction is first, so that h is exactly 0 at the mean; a multiply-add
+                 * would leave a rounding error */
                 float h = (RMS ? in[k] : in[k] - centre) * factor, q = up[k] * wj[k];
                 sum.x = fmaf(q, h, sum.x);
                 dw[j][k] = fmaf(up[k], h, dw[j][k]);
@@ -131,8 +134,8 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
 #endif /* sm_90 */
 
 /** Computes dx and partial sums for the gradients of weight and bias: cluster i writes row i of
- * dweight and dbias, each (clusters, line_of<T>(n)). NULL: not requested. mean is not read with
- * RMS. */
+ * dweight and dbias, each (clusters, line_of<T>(n)). dx, dweight, dbias NULL: not requested. mean
+ * is not read with RMS. Empty before sm_90. */
 template <class T, class S, bool RMS>
 __global__ void __launch_bounds__(S::threads, S::blocks)
     norm_backward_stream_kernel(const T *g, const T *x, const T *weight, const float *mean,
@@ -207,9 +210,11 @@ cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t line
 }
 
 /**
- * Launches the backward pass over rows for T f32, bf16 or f16. weight may be NULL (all 1); dx,
- * dweight and dbias may be NULL (not requested). With RMS, mean and dbias are NULL. If a row is a
- * multiple of 16 bytes, all tensors must be aligned to 16 bytes (on_aligned()).
+ * Launches the backward pass over rows for T f32, bf16 or f16. g is the upstream gradient and x the
+ * forward input; g, x and dx are (rows, n), weight, dweight and dbias (n), mean and rstd (rows).
+ * weight may be NULL (all 1); dx, dweight and dbias may be NULL (not requested). With RMS, mean and
+ * dbias are NULL. If a row is a multiple of 16 bytes, all tensors must be aligned to 16 bytes
+ * (on_aligned()).
  * @param scratch  (lines, line_of<T>(n)) numbers for each requested one of dweight and dbias. lines
  *                 is the number of clusters that can be resident, at most `rows`; the caller
  *                 allocates min(rows, 16 * d->sms) lines

@@ -13,8 +13,9 @@
 
 namespace ts {
 
-/** Arguments of a forward pass. Tensors are contiguous: x, residual, y and sum (rows, n), weight
- * and bias (n), mean and rstd (rows). */
+/** Arguments of a forward pass, for T float, bf16 or f16. Tensors are contiguous: x, residual, y
+ * and sum (rows, n), weight and bias (n), mean and rstd (rows). rstd is 1 / sqrt(variance + eps);
+ * RMS takes the mean of the squares in place of the variance. */
 template <class T> struct norm_rows {
     const T *x, *residual;  /* residual: only with ADD, which normalizes x + residual */
     const T *weight, *bias; /* NULL: none; an RMS norm has no bias */
@@ -51,7 +52,8 @@ template <bool RMS> struct norm_sums {
     }
 };
 
-/** A thread's mean and sum of squared deviations, accumulated relative to its first element. */
+/** A thread's mean and sum of squared deviations, accumulated relative to its first element; with
+ * RMS 0 and the sum of squares. */
 template <bool RMS> struct norm_own_sums {
     float pivot = 0, sum = 0, squares = 0;
 
@@ -81,6 +83,7 @@ template <bool RMS> struct norm_own_sums {
             z[k] = RMS || k < count ? z[k] : pivot;
         take(z, 1, false);
     }
+    /** The two numbers of a thread with `count` elements. */
     __device__ __forceinline__ float2 of(float count) const
     {
         if (RMS || count == 0)
@@ -90,7 +93,7 @@ template <bool RMS> struct norm_own_sums {
     }
 };
 
-/** A row's mean (`centre`) and 1 / standard deviation (`factor`). */
+/** A row's mean (`centre`, 0 with RMS) and rstd (`factor`). */
 template <bool RMS> struct norm_factor {
     float centre, factor;
 
@@ -108,6 +111,7 @@ template <bool RMS> struct norm_factor {
         if (a.rstd)
             a.rstd[row] = factor;
     }
+    /** Replaces elements z of the row by the result. */
     template <class T, int V>
     __device__ __forceinline__ void apply(float (&z)[V], const vec<T, V> &weight,
                                           const vec<T, V> &bias) const
@@ -136,8 +140,8 @@ __device__ __forceinline__ vec<T, V> rounded_sum(const vec<T, V> &x, const vec<T
 
 /* ------------------------------------------------------------------- rows in registers ---- */
 
-/** True if a kernel for halves requires weight and bias to be present, because testing for them
- * would spill registers. */
+/** True if a kernel for bf16 or f16 requires weight and bias to be present, because testing for
+ * them would spill registers. */
 template <class T, class S, bool ADD>
 constexpr bool norm_with_all =
     is_half<T> && S::dense && (S::fits ? S::vecs >= (ADD ? 4 : 5) : S::vecs == 8);
@@ -220,6 +224,7 @@ __global__ void __launch_bounds__(S::most, norm_threads<T, S, V, ADD> / S::most)
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
+/** Formula of row_stream::run(). A thread keeps weight and bias of its columns in registers. */
 template <class T, class S, bool RMS, bool ADD> struct norm_formula : norm_sums<RMS> {
     static constexpr int V = vec16<T>;
     const norm_rows<T> &a;
@@ -280,7 +285,7 @@ template <class T, class S, bool RMS, bool ADD> struct norm_formula : norm_sums<
 
 #endif /* sm_90 */
 
-/** Normalizes rows that stream through shared memory. */
+/** Normalizes rows that stream through shared memory. Empty before sm_90. */
 template <class T, class S, bool RMS, bool ADD>
 __global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks + 1) / 2)
     norm_stream_kernel(const __grid_constant__ norm_rows<T> a)
@@ -295,11 +300,13 @@ __global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks +
 /* ------------------------------------------------------------------------- host side ---- */
 
 /**
- * Tables of the kernels; full_rows: the row lengths that have a specialised kernel. A block
- * computes one row, which takes 2 % less time than several; only the shortest rows share a block,
- * because the GPU cannot start enough blocks. VECS is small where registers suffice for many
- * threads. In layer_norm of halves the fixed cost per row matters, so the shapes have fewer threads
- * with more vectors.
+ * Tables of the kernels. full_row: a row length, in vectors, that has a kernel of its own with VECS
+ * vectors per thread. V512, V1024, V4096: VECS for these lengths.
+ *
+ * A block computes one row, which takes 2 % less time than several; only the shortest rows share a
+ * block, because the GPU cannot start enough blocks. VECS is small where registers suffice for many
+ * threads. In layer_norm of bf16 and f16 the fixed cost per row matters, so the shapes have fewer
+ * threads with more vectors.
  */
 template <int VECTORS, int VECS>
 using full_row =
@@ -312,13 +319,13 @@ using norm_rows_table =
               full_row<2048, 4>, full_row<4096, V4096>, E...>;
 
 /* clang-format off */
-template <class T, bool RMS, bool ADD> struct norm_table /* layer_norm of halves */
+template <class T, bool RMS, bool ADD> struct norm_table /* layer_norm of bf16 and f16 */
     : norm_rows_table<4, 4, 8, up_to<640, row_fit<4, 512, true>>, up_to<224, row_fit<7, 448>>,
                       up_to<320, row_fit<5>>, up_to<576, row_fit<4>>, up_to<1280, row_fit<5>>,
                       up_to<3072, row_fit<6, 512, true>>, up_to<3584, row_fit<7, 512, true>>,
                       up_to<2560, row_fit<5>>, up_to<3136, row_fit<7, 448>>,
                       up_to<2048, row_fit<4>>, up_to<288, row_fit<3>>> {};
-template <class T> struct norm_table<T, true, false> /* rms_norm of halves */
+template <class T> struct norm_table<T, true, false> /* rms_norm of bf16 and f16 */
     : norm_rows_table<2, 4, 8, up_to<1408, row_fit<4>>, up_to<288, row_fit<3>>,
                       up_to<2560, row_fit<5>>, up_to<3072, row_fit<6>>,
                       up_to<3584, row_fit<7, 512, true>>, up_to<4096, row_fit<8, 512, true>>,
@@ -336,14 +343,15 @@ template <> struct norm_table<float, true, false>
                       up_to<5120, row_fit<5, 1024>>, up_to<6144, row_fit<6, 1024>>> {};
 /* clang-format on */
 
-/** Launches the forward kernel; cudaErrorNotSupported if no kernel supports the call's rows on the
- * device. All tensors must be 16-byte aligned, which on_aligned() ensures. */
+/** Launches the forward kernel over at least one row that is not empty. Returns
+ * cudaErrorNotSupported if no kernel supports the row length on the device. If a row is a multiple
+ * of 16 bytes, all tensors must be 16-byte aligned, which on_aligned() ensures. */
 template <class T, bool RMS, bool ADD>
 cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStream_t stream)
 {
     void (*kernel)(norm_rows<T>) = nullptr;
     using single = std::conditional_t<ADD, single_rows, padded_rows>;
-    /* odd rows of halves */
+    /* rows of bf16 and f16 that are not whole vectors */
     bool stream_is_faster = is_half<T> && !ADD && d->clusters && a.n % vec16<T> && a.n > 4096;
     row_grid g;
     if (!stream_is_faster)

@@ -1,8 +1,8 @@
 /**
  * @file optim_lists.cuh
- * Kernels over lists of tensors: one launch for all tensors with the same dtypes. Pointers and
- * sizes are kernel arguments; a block finds its tensor by binary search. Lists of more than MEMBERS
- * tensors need several launches.
+ * Parts of kernels over lists of tensors (optim.cu): one launch for all tensors with the same
+ * dtypes. Pointers and sizes are kernel arguments; a block finds its tensor by binary search. Lists
+ * of more than MEMBERS tensors need several launches.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_OPTIM_LISTS_CUH
@@ -16,12 +16,14 @@
 
 namespace ts {
 
-enum { MEMBERS = 256, THREADS = 256, SHARE = 4096 /* elements per block */ };
+enum { MEMBERS = 256, /* maximum members of a launch */
+       THREADS = 256, /* of a block */
+       SHARE = 4096   /* elements per block */ };
 
 /** Members of LISTS parallel lists: member m has a tensor in each list. */
 template <int LISTS> struct table {
     int count;
-    int first[MEMBERS + 1]; /* first block of each member */
+    int first[MEMBERS + 1]; /* first block of each member; at `count` the number of blocks */
     int64_t numel[MEMBERS];
     void *data[LISTS][MEMBERS];
     double number[2][MEMBERS]; /* numbers of each member, for example its step number */
@@ -43,6 +45,7 @@ struct share {
     int member;
     int64_t from, to;
 };
+/** This block's share. */
 template <int LISTS> static __device__ __forceinline__ share share_of(const table<LISTS> &t)
 {
     int low = 0, high = t.count;
@@ -91,6 +94,7 @@ static __device__ __forceinline__ void store_at(void *data, int64_t i, vec<T, V>
 {
     store_whole(reinterpret_cast<vec<T, V> *>((T *)data + i), x);
 }
+/** True if the tensors of a member are 16-byte aligned in all lists. */
 template <int LISTS>
 static __device__ __forceinline__ bool aligned_all(const table<LISTS> &t, int member)
 {
@@ -134,6 +138,7 @@ static ts_status by_dtypes(ts_frame *f, const int (&args)[LISTS], F &&run)
 /** The dtype that a kernel requires of a member of list `arg`. */
 typedef ts_dtype (*taken_fn)(const ts_frame *f, int arg, int64_t member);
 
+/** t itself or a copy that is contiguous and has the dtype; NULL with an error. */
 static ts_tensor *as_taken(ts_tensor *t, ts_dtype dtype)
 {
     return ts_contiguous(ts_dtype_of(t) != dtype ? ts_to(t, dtype) : t);
@@ -203,8 +208,9 @@ static ts_status run_on_dense_copies(ts_frame *f, uint32_t written, ts_kernel ke
     return status;
 }
 
-/** Calls launch(t, blocks, stream) for the members with the dtypes of member `like`, at most
- *  MEMBERS at a time. numbers(t, m, i) fills the remaining fields of entry m for member i. */
+/** Fills t with the members that have the dtypes of member `like`, at most MEMBERS at a time, and
+ *  calls launch(t, blocks, stream) for each filled table. args: the arguments that are the LISTS
+ *  lists. numbers(t, m, i) fills the remaining fields of entry m for member i of the lists. */
 template <class TABLE, int LISTS, class N, class F>
 static ts_status over_members(ts_frame *f, TABLE &t, const int (&args)[LISTS], int64_t like,
                               N &&numbers, F &&launch)

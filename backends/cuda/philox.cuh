@@ -1,4 +1,6 @@
-/** @file philox.cuh  Philox4x32-10 on the device: the formulas of core/philox.h. */
+/** @file philox.cuh  The random number generator Philox4x32-10 on the device: the formulas of
+ * core/philox.h. A seed has a stream of blocks of four 32-bit words; a draw (a call that draws
+ * random numbers) uses the blocks that begin at its offset. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_PHILOX_CUH
 #define TS_CUDA_PHILOX_CUH
@@ -16,11 +18,11 @@ __device__ __forceinline__ uint64_t product(uint32_t a, uint32_t b)
     return p;
 }
 
-/** Four random words. */
+/** A block of four random words. */
 struct philox_block {
     uint32_t w[4];
 
-    /** Block at a position of a seed's stream. */
+    /** The block at a position of a seed's stream. */
     __device__ __forceinline__ philox_block(uint64_t seed, uint64_t position)
     {
         uint32_t c0 = (uint32_t)position, c1 = (uint32_t)(position >> 32), c2 = 0, c3 = 0;
@@ -45,14 +47,15 @@ struct philox_block {
     }
 };
 
-/** Uniform in [0, 1). */
+/** Random bits as a number uniform in [0, 1): the upper 24 bits of a word, or the upper 53 of 64
+ * bits. */
 __device__ __forceinline__ float philox_f32(uint32_t bits) { return (float)(bits >> 8) * 0x1p-24f; }
 __device__ __forceinline__ double philox_f64(uint64_t bits)
 {
     return (double)(bits >> 11) * 0x1p-53;
 }
 
-/** Element i of the draw at `offset`: as 64 random bits, and as a number in [0, 1). */
+/** Element i of a draw of 64-bit elements at `offset`: random bits, or a number in [0, 1). */
 __device__ __forceinline__ uint64_t philox_u64(uint64_t seed, uint64_t offset, uint64_t i)
 {
     return philox_block(seed, offset + i / 2).word64((int)(i % 2));

@@ -1,4 +1,5 @@
-/** @file pointwise_fn.cuh  Binary and ternary arithmetic and clamp, applied per element. */
+/** @file pointwise_fn.cuh  Elementwise functors of binary and ternary arithmetic and of clamp, for
+ * eager kernels (pointwise.cu) and fused groups. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_POINTWISE_FN_CUH
 #define TS_CUDA_POINTWISE_FN_CUH
@@ -48,6 +49,7 @@ __device__ __forceinline__ bool whole_quotient(float a, float b, float &n)
     n = n == 0 ? copysignf(0, q) : n;
     return true;
 }
+/** Other types: not supported. */
 template <class A> __device__ __forceinline__ bool whole_quotient(A, A, A &) { return false; }
 
 /** Remainder with the divisor's sign. For integers a divisor of 0 gives 0; the functor by_integer

@@ -24,7 +24,7 @@ constexpr int64_t l2_bytes = 40 << 20;
  * that the results stay in the cache for the next kernel, else evict-normal.
  */
 struct read_once {
-    uint64_t policy;
+    uint64_t policy; /* L2 cache policy, an operand of load instructions */
 
     __device__ __forceinline__ explicit read_once(int64_t bytes, bool drop = true)
     {

@@ -1,9 +1,9 @@
 /**
  * @file reduce.cuh  Reductions over any dims.
  *
- * A fold is a struct with a type `state` and functions that return the initial state (none()), add
- * elements to a state (take()), merge two states (merge()), and return the result of a state
- * (finish()) or store it (give()).
+ * A fold (fold.cuh) is a functor with a type `state` and functions that return the initial state
+ * (none()), add elements to a state (take()), merge two states (merge()), and return the result of
+ * a state (finish()) or store it (give()).
  *
  * If the innermost dim in memory is reduced, a group of threads shares the elements of a result;
  * otherwise adjacent threads own adjacent results, so that loads are coalesced. If sizes, strides
@@ -24,7 +24,7 @@
 
 namespace ts {
 
-/** Division of numbers up to `most` by a divisor known on the host. */
+/** Division n / by of numbers 0 <= n <= most, where by > 0 and most are known on the host. */
 struct quotient {
     uint64_t magic;
     int shift;
@@ -55,23 +55,23 @@ struct reduction {
     bool scattered;               /* result i is not stored at element i, but by `outs` */
     int64_t outs[2][TS_MAX_DIMS]; /* strides of the kept dims in the call's up to two results */
 
-    /* Set by reduce_into(). A thread loads pieces of piece_of<T> elements. A unit is an element,
-     * except in reduce_along_kernel(): a piece if `vector`, a piece per thread of a team if
-     * `chunked`. */
+    /* Set by reduce_into(). A thread loads pieces of piece_of<T> elements. In
+     * reduce_beside_kernel() a unit is an element. In reduce_along_kernel() it is a piece if
+     * `vector`, the pieces of a team's threads if `chunked`, else an element. */
     quotient by[2][TS_MAX_DIMS];
     bool vector, aligned; /* vector: pieces are contiguous, and runs consist of whole pieces;
                              aligned: a piece can be loaded at once */
     bool chunked;         /* `team` threads of a group load a unit at once, all of it from one run
                              of the innermost reduced dim */
-    int team;
-    int group;            /* reduce_along_kernel: threads per result; reduce_beside_kernel: threads
-                             of a block that have different results */
+    int team;             /* threads that load a unit together, if `chunked` */
+    int group;            /* reduce_along_kernel: threads per result; reduce_beside_kernel and
+                             merge_shares_kernel: threads of a block that have different results */
     int64_t share;        /* units of a result that a block reduces */
     int64_t run;          /* units in the innermost dim along which threads load */
     quotient by_run;
 
-    /** Offset of element i of the kept (which = 0) or reduced (1) dims starting at dim `first`;
-     * along: strides of these dims. */
+    /** Offset of element i of the kept (which = 0) or reduced (1) dims, without the dims before
+     * `first`; along: strides of the dims. */
     __device__ __forceinline__ int64_t offset(int which, int first, int64_t i,
                                               const int64_t *along) const
     {
@@ -91,9 +91,10 @@ struct reduction {
     }
 };
 
-/** The reduction of argument 0 over the dims in `mask` (bit d: dim d). ordered: elements keep their
- * order; otherwise reduced dims are sorted by stride, with a stride of 0 last. Kept dims are sorted
- * by stride, too, except that dims with stride 0 keep their relative position. */
+/** The reduction of argument 0 over the dims in `mask` (bit d: dim d). ordered: reduced elements
+ * keep their order; otherwise reduced dims are sorted by stride, with a stride of 0 outermost. Kept
+ * dims are sorted by stride too, but a kept dim with stride 0 is not moved, and no dim moves past
+ * it. Adjacent dims are merged where strides allow. */
 inline reduction reduction_of(const ts_frame *f, int64_t mask, bool ordered = false)
 {
     const ts_tensor *t = f->args[0].t;
@@ -154,8 +155,8 @@ inline reduction reduction_of(const ts_frame *f, int64_t mask, bool ordered = fa
 
 /* ------------------------------------------------------------------------------ elements ---- */
 
-/** Loads the first n of V elements, `step` apart, as whole words. Unpacking halves here would make
- *  each load wait for the previous one. `aligned`: loads V contiguous elements at once. */
+/** Loads the first n of V elements, `step` apart, into a word. Unpacking bf16 and f16 here would
+ *  make each load wait for the previous one. `aligned`: loads V contiguous elements at once. */
 template <class T, int V>
 __device__ __forceinline__ word_of<vec<T, V>> load_piece(const T *from, int64_t step, bool aligned,
                                                          int n)
@@ -182,8 +183,9 @@ __device__ __forceinline__ void take(const FOLD &fold, typename FOLD::state &sta
         fold.take(state, x);
 }
 
-/** Stores a state in `parts` unless NULL; otherwise stores the fold's result of it, rounded to R,
- *  in y, or calls fold.give(), which stores it. */
+/** Stores the state of a result. If `parts` is not NULL, stores it there, for the block's share.
+ *  Otherwise, if the fold has give(), calls it with the result's offsets in both results of the
+ *  call; else stores finish(state), rounded to R, in y. */
 template <class R, class FOLD, class A>
 __device__ __forceinline__ void give(const reduction &r, const FOLD &fold, const A &state, A *parts,
                                      R *y, int64_t result)
@@ -221,7 +223,8 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
         int64_t q = r.by_run.of(u);
         return (u - q * r.run) * unit * step + r.offset(1, 1, q, r.steps[1]);
     };
-    /* elements from one element of a thread's piece to the next; 0 if the piece is one unit */
+    /* apart: elements from one element of a thread's piece to the next; 0 if the piece is one unit.
+     * whole: units (`chunked`: elements) that the group or team loads at once. */
     int apart = r.vector ? 0 : r.chunked ? r.team : group, whole = r.vector ? group : apart * V;
     int64_t between = r.vector ? 1 : apart * step;
     A state = fold.none();
@@ -386,16 +389,17 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 
 /* -------------------------------------------------------------------------------- launch ---- */
 
-/** Thresholds of reduce_into(): constants, so that the order of sums is the same on all devices. */
+/** Thresholds of reduce_into(), for the 132 multiprocessors of an H100 or H200. They are constants,
+ * so that the order of sums is the same on all devices. */
 enum {
-    BUSY = 1024,     /* blocks that keep a device busy */
-    MANY = 2048,     /* results that keep a device busy with a warp each */
+    BUSY = 1024,     /* blocks that keep a device busy: about 8 per multiprocessor */
+    MANY = 2048,     /* results that keep a device busy with a warp for each */
     CROWD = 1 << 20, /* threads of which half keep a device busy */
     TURNS = 5,       /* iterations of a block that take as long as a second launch */
     LITTLE = 8 << 20 /* bytes that take about as long to read as a launch */
 };
 
-/** The least power of 2 that is not below n, at most `most`. */
+/** The least power of 2 that is not below n, but at most `most`, a power of 2. */
 inline int power_for(int64_t n, int most)
 {
     int p = 1;
@@ -408,7 +412,7 @@ inline int power_for(int64_t n, int most)
 struct reduction_plan {
     bool beside;            /* reduce_beside_kernel; false: reduce_along_kernel */
     int64_t blocks, shares; /* blocks for the results; blocks that share the elements of a result */
-    int merges;             /* merge_shares_kernel: `group` of the reduction */
+    int merges;             /* reduction.group for merge_shares_kernel */
 };
 
 /** Sets the fields of r that depend on the division, for pieces of V elements of `item` bytes.
@@ -484,9 +488,9 @@ inline reduction_plan divide(reduction &r, int64_t V, int64_t item, bool aligned
     return plan;
 }
 
-/** Reduces x into y or, if `states` is not NULL, stores one state per result there. Allocates
- *  scratch memory if the reduction is split. Errors: those of the allocation and of the
- *  launches. */
+/** Reduces x into y or, if `states` is not NULL, stores one state per result there, in the order of
+ *  r's kept dims. Allocates scratch memory if the reduction is split. Errors: those of the
+ *  allocation and of the launches. */
 template <class T, class FOLD, class R>
 ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
                       typename FOLD::state *states, R *y)

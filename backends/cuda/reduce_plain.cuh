@@ -10,7 +10,7 @@
 
 namespace ts {
 
-/** Runs a plain_fold with elements of T. */
+/** Reduces argument 0, with elements of T, over the dims of the call by plain_fold (fold.cuh). */
 template <class T, class OP, class PRE>
 ts_status plain(ts_frame *f, double factor, bool root)
 {

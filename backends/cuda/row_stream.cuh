@@ -4,11 +4,13 @@
  *
  * A row of n elements is divided among the blocks of a cluster, one segment of whole vectors each.
  * Segments have n / CLUSTER elements; in an odd_stream the last ones may be shorter. A segment is
- * divided among the block's warps, which own contiguous ranges of vectors. Each warp uses the copy
- * engine to load its part of the next rows into its own ring in shared memory. Each warp sends two
- * numbers per row to all other warps of the row. The order of combination depends only on the row's
- * length and its division. Rows of an odd_stream may have any length and address (shifted.cuh). For
- * sm_90 and later.
+ * divided among the block's warps, which own contiguous ranges of vectors.
+ *
+ * Each warp uses the copy engine (TMA) to load its part of the next rows into its own ring in
+ * shared memory. Each warp sends two numbers per row to all warps of the row, such as a sum and a
+ * largest element. The order in which they are combined depends only on the row's length and its
+ * division. Rows of an odd_stream may have any length and address (shifted.cuh). For sm_90 and
+ * later.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ROW_STREAM_CUH
@@ -61,11 +63,14 @@ template <class T, class S, int ARRAYS> struct row_stream {
     static constexpr int parts = S::warps * S::cluster; /* most parts of a row: one per warp */
     static_assert((parts & (parts - 1)) == 0, "lanes share them evenly");
 
-    /* Numbers that the warps of a row exchange, for four turns (rows), because a warp may be two
-     * turns ahead of a warp that still reads the previous turn. */
+    /* Numbers that the warps of a row exchange. A turn is one row of the block. There is memory for
+     * four turns, because other warps may send the numbers of turn t + 3 while a warp still reads
+     * those of turn t. */
     struct exchange_numbers {
         float2 shares[4][parts];
-        uint64_t full[S::stages][S::warps], all[4]; /* barriers */
+        /* Barriers. full: a warp's part of a stage has been loaded; all: the numbers of a turn have
+         * arrived. */
+        uint64_t full[S::stages][S::warps], all[4];
     };
 
     const T *in[2]; /* the ARRAYS inputs */
@@ -86,17 +91,21 @@ template <class T, class S, int ARRAYS> struct row_stream {
 
     static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
     static __device__ __forceinline__ int warp() { return threadIdx.x / 32; }
+    /** First column (element of the row) of this block's segment. */
     __device__ __forceinline__ int64_t segment() const
     {
         return S::cluster > 1 ? (int64_t)cluster_rank() * count * V : 0;
     }
+    /** First column of this thread's vector j. */
     __device__ __forceinline__ int64_t column(int j) const
     {
         return segment() + (int64_t)(warp() * chunk + j * 32 + lane()) * V;
     }
+    /** True if this thread's vector j has elements of the row. */
     __device__ __forceinline__ bool inside(int j) const { return S::full || lane() + j * 32 < own; }
-    /** False only if no thread of the warp has a vector j. Each shifted vector is tested, because
-     * it takes many instructions. The first half of other vectors is not: most rows have it. */
+    /** False only if no thread of the warp has a vector j. Tests each vector of shifted rows,
+     * because such a vector takes many instructions. In other rows, it does not test the first half
+     * of the vectors, which most rows have. */
     __device__ __forceinline__ bool used(int j) const
     {
         if (S::shifted)
@@ -134,10 +143,13 @@ template <class T, class S, int ARRAYS> struct row_stream {
             return line && inside(j) ? *reinterpret_cast<const vector *>(line + column(j))
                                      : all_of<T, V>(fill);
     }
+    /** The same as at(), unpacked. */
     __device__ __forceinline__ void get(int a, int j, float (&x)[V]) const
     {
         unpack<T, V>(at(a, j), x);
     }
+    /** Stores x as this thread's vector j of the row in `out` (rows, n). With shifted rows, all
+     * lanes must call, for j = 0, 1, ... (store_shifted()). */
     __device__ __forceinline__ void put(T *out, int j, const vector &x) const
     {
         if constexpr (S::shifted)
@@ -150,7 +162,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
     {
         put(out, j, pack<T, V>(x));
     }
-    /** Number of elements in a part of the row. */
+    /** Number of elements in a part of the row: part i is that of warp i % warps in block
+     * i / warps. */
     __device__ __forceinline__ float part_count(int part) const
     {
         if (S::full)
@@ -184,7 +197,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
                           in[a] + from - shift[a], bytes[a], full, policy);
         }
     }
-    /** Waits for the loads of this warp's part of the row. */
+    /** Waits for the loads of this warp's part of the row. parity: of the number of times that the
+     * stage was used before. */
     __device__ __forceinline__ void wait(int parity) const
     {
         if (!own)
@@ -383,7 +397,7 @@ struct plain_sums : plain_parts {
 
 #endif /* sm_90 */
 
-/** Bytes of the ring. */
+/** Bytes of a block's ring. */
 template <class T, class S, int ARRAYS>
 constexpr int ring_bytes = S::stages * ARRAYS * S::warps * stream_slots<S> * 16;
 

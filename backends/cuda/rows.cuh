@@ -7,6 +7,9 @@
  * 16-byte vectors. Thread t of the group owns at most VECS vectors: t, t + threads, t + 2 threads,
  * ... Short rows share a block. Reductions combine lanes and warps in a fixed order, so results do
  * not depend on scheduling. row_stream.cuh handles rows that are too long for registers.
+ *
+ * A kernel is compiled for a shape S (row_shape, row_lanes, row_warps or row_fit) and gets its row
+ * from row_index(), its elements from row_part, and sums from row_reduce() or row_combine().
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ROWS_CUH
@@ -25,7 +28,7 @@ struct row_shape {
     static constexpr int most = threads * rows; /* largest number of threads in a block */
     static constexpr bool full = FULL_;         /* the row is as long as the shape can hold */
     static constexpr bool fits = false;         /* the launch chooses the number of warps */
-    static constexpr bool sub = false;          /* true in row_lanes */
+    static constexpr bool sub = false;          /* true in row_lanes: rows may share a warp */
     static constexpr int sure = FULL_ ? vecs : 0; /* vectors of each thread that are in the row */
     static constexpr bool dense = FULL_;        /* all but the last vector are in the row */
 
@@ -39,7 +42,8 @@ struct row_shape {
     }
 };
 
-/** Shape for rows of at most 32 vectors: a row has the least power of 2 of lanes that holds it. */
+/** Shape for rows of at most 32 vectors, one per lane: a row has the least power of 2 of lanes that
+ * holds it. */
 struct row_lanes {
     static constexpr int warps = 1, vecs = 1, most = 128, rows = most, threads = 32;
     static constexpr bool full = false, fits = false, sub = true, dense = false;
@@ -84,10 +88,12 @@ template <int VECS_, int MOST = 512, bool FULL_ = false> struct row_fit : row_wa
     }
 };
 
+/* Operations of reductions: of() combines two numbers; none() is the neutral element. */
 struct op_sum {
     template <class A> static __device__ __forceinline__ A of(A a, A b) { return a + b; }
     template <class A> static __device__ __forceinline__ A none() { return 0; }
 };
+/** The larger number; a NaN is ignored if the other one is a number. */
 struct op_max {
     template <class A> static __device__ __forceinline__ A none() { return -(A)INFINITY; }
     static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
@@ -105,8 +111,9 @@ template <class S> __device__ __forceinline__ int row_lanes_of()
 
 /**
  * Reduces COUNT values over the threads of a row and returns the results to every thread. `memory`
- * is the row's shared memory of 2 * COUNT * 32 numbers (row_memory()). Consecutive calls must
- * alternate the parity of `turn`; then they need no barrier in between.
+ * is the row's shared memory of 2 * COUNT * 32 numbers (row_memory()). Every thread of the block
+ * must call. Consecutive calls must alternate the parity of `turn`; then they need no barrier in
+ * between.
  */
 template <class S, class OP, int COUNT, class A>
 __device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *memory, int turn)
@@ -150,7 +157,8 @@ struct plain_parts {
 };
 
 /**
- * Combines a row's two numbers (x, y) from its parts, EACH parts in each of `width` lanes:
+ * Combines two numbers (x, y), such as a row's largest element and its sum of exponentials, from
+ * those of parts of the row, EACH parts in each of `width` lanes. f is a formula, a functor:
  *   base   = f.base_of(x of a lane's first part, width)
  *   share  = f.share(x of a part, base, count of the part)
  *   joined = the shares, joined by f.join(a, b)
@@ -182,9 +190,9 @@ __device__ __forceinline__ float2 combine(int width, const float2 (&own)[EACH], 
     return make_float2(f.whole(x, base, whole_count), y);
 }
 
-/** Combines a row's two numbers from those of its threads by combine(). `count`: number of the
- * row's n elements that this thread has. `memory`: from row_memory(). f.none(): the two numbers of
- * an empty part. */
+/** Combines a row's two numbers from those of its threads by combine(). `own`: this thread's
+ * numbers. `count`: number of the row's n elements that this thread has. `memory`: from
+ * row_memory(). f.none(): the two numbers of an empty part. Every thread of the block must call. */
 template <class S, int V, class F>
 __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, const F &f,
                                               float2 *memory)
@@ -221,6 +229,7 @@ __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, co
     return x;
 }
 
+/** A vector of N elements x. */
 template <class T, int N> __device__ __forceinline__ vec<T, N> all_of(T x)
 {
     vec<T, N> v;
@@ -230,7 +239,7 @@ template <class T, int N> __device__ __forceinline__ vec<T, N> all_of(T x)
     return v;
 }
 
-/** Makes the compiler unpack a vector of halves again after this point, instead of keeping the
+/** Makes the compiler unpack a vector of bf16 or f16 again after this point, instead of keeping the
  * unpacked f32 in twice the registers. */
 template <class T, int N> __device__ __forceinline__ void renew(vec<T, N> &v)
 {
@@ -313,6 +322,8 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
         else
             *to = x;
     }
+    /** True if this thread's vector j is inside a row of n elements; n is 0 for a row that does not
+     * exist. */
     static __device__ __forceinline__ bool inside(int j, int64_t n)
     {
         if constexpr (S::full)

@@ -1,4 +1,5 @@
-/** @file sampling.cuh  Random permutations, and sampling by rows of weights. */
+/** @file sampling.cuh  Random permutations (randperm) and sampling by rows of weights
+ * (multinomial), for random.cu. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_SAMPLING_CUH
 #define TS_CUDA_SAMPLING_CUH
@@ -21,6 +22,8 @@ namespace ts {
  *
  * Steps are sorted by partner; steps with the same partner are then adjacent and in order.
  */
+
+/** Stores the partner h(i) of each step i, and i. */
 template <class I>
 static __global__ void partners_kernel(I *partners, I *steps, int64_t n, ts_rng_state rng)
 {
@@ -65,8 +68,8 @@ static __global__ void follow_kernel(const I *partners, const I *steps, const I 
     out[steps[s]] = (T)end;
 }
 
-/** Writes a random permutation of 0 .. n - 1 to out. scratch: sorter<I>::bytes(n) bytes. I is
- * an unsigned type that holds n. */
+/** Writes a random permutation of 0 .. n - 1 to out, the same as the CPU's. scratch:
+ * sorter<I>::bytes(n) bytes. I is an unsigned type; n > 0 is below its largest value. */
 template <class T, class I>
 cudaError_t permute(T *out, int64_t n, ts_rng_state rng, void *scratch, cudaStream_t stream)
 {
@@ -88,6 +91,7 @@ cudaError_t permute(T *out, int64_t n, ts_rng_state rng, void *scratch, cudaStre
 
 enum { SAMPLE_THREADS = 1024 };
 
+/** Reports a weight that is negative, infinite or NaN. */
 static __device__ __forceinline__ void check_weight(const reporter &out, double x, int64_t position)
 {
     if (!(x >= 0) || isinf(x))
@@ -198,6 +202,7 @@ struct arrival {
         if (b.before(*this))
             *this = b;
     }
+    /** Becomes the earliest arrival of the warp's lanes. */
     __device__ __forceinline__ void meet_lanes()
     {
 #pragma unroll

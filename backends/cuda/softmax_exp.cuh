@@ -9,7 +9,7 @@ namespace ts {
 
 template <class A> __device__ __forceinline__ A minus_infinity() { return -(A)INFINITY; }
 
-/** Computes exp(x - m): a multiply-add and ex2 if T is a half, else exp(). */
+/** Computes exp(x - m): a multiply-add and exp2_fast() if T is bf16 or f16, else exp(). */
 template <class T> struct exp_from {
     using A = wide_t<T>;
     A base;

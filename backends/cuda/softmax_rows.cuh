@@ -2,11 +2,12 @@
  * @file softmax_rows.cuh  Softmax, log-softmax and their gradients over contiguous rows of f32,
  * bf16 or f16.
  *
- * softmax_rows() and softmax_backward_rows() choose a kernel by dtype, row length and alignment:
+ * softmax_rows() and softmax_backward_rows() choose a kernel by dtype and row length:
  *   softmax_kernel, softmax_backward_kernel                the row is in registers
- *   softmax_packed_kernel                                  long rows of halves, packed in registers
+ *   softmax_packed_kernel                                  long rows of bf16 and f16, packed in
+ *                                                          registers
  *   softmax_stream_kernel, softmax_backward_stream_kernel  longer rows, streamed through shared
- *                                                          memory (sm_90)
+ *                                                          memory (sm_90 and later)
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_SOFTMAX_ROWS_CUH
@@ -119,7 +120,7 @@ __global__ void __launch_bounds__(S::most) softmax_kernel(const T *x, T *y, int6
     part.store(y + r * n, m);
 }
 
-/** The largest element of vectors of halves, compared two at a time. */
+/** The largest element of vectors of bf16 or f16, compared two at a time. */
 template <class T, int VECS> __device__ __forceinline__ float largest(const vec<T, 8> (&x)[VECS])
 {
     using pair = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
@@ -132,8 +133,8 @@ template <class T, int VECS> __device__ __forceinline__ float largest(const vec<
 }
 
 /**
- * softmax_kernel() for long rows of halves, whose exponentials would take the registers of a second
- * resident block: keeps the row packed and computes each exponential twice.
+ * softmax_kernel() for long rows of bf16 and f16, whose exponentials in f32 would take the
+ * registers of a second resident block: keeps the row packed and computes each exponential twice.
  */
 template <class T, class S, bool LOG>
 __global__ void __launch_bounds__(S::most, 1024 / S::most)
@@ -172,7 +173,8 @@ __global__ void __launch_bounds__(S::most, 1024 / S::most)
     }
 }
 
-/** dx = y (g - sum(g y)); with LOG, dx = g - exp(y) sum(g). */
+/** Gradient of softmax or, with LOG, of log_softmax, from its result y:
+ * dx = y (g - sum(g y)); with LOG, dx = g - exp(y) sum(g). */
 template <class T, class S, int V, bool LOG>
 __global__ void __launch_bounds__(S::most, S::dense ? 1024 / S::most : 1)
     softmax_backward_kernel(const T *g, const T *y, T *dx, int64_t rows, int64_t n)
@@ -230,8 +232,8 @@ __device__ __forceinline__ void rewrite(const R &r, T *out, F &&f)
         }
 }
 
-/** first() returns the largest of a thread's elements and the sum of exponentials relative to it;
- * the elements stay in the ring. */
+/** Part of formulas of row_stream. first() returns the largest of a thread's elements and the sum
+ * of exponentials relative to it; the elements stay in the ring. */
 template <class T> struct exp_sums : joined_exps<T> {
     template <class R> __device__ __forceinline__ float2 first(const R &r) const
     {
@@ -259,6 +261,7 @@ template <class T> struct exp_sums : joined_exps<T> {
     }
 };
 
+/** Formula of row_stream::run() for softmax and log_softmax. */
 template <class T, bool LOG> struct softmax_formula : exp_sums<T> {
     T *y;
 
@@ -275,6 +278,7 @@ template <class T, bool LOG> struct softmax_formula : exp_sums<T> {
     }
 };
 
+/** Formula of row_stream::run() for the gradients. */
 template <class T, bool LOG> struct softmax_backward_formula : plain_sums {
     T *dx;
 
@@ -357,8 +361,9 @@ using softmax_backward_table = std::conditional_t<
     aligned_rows<up_to<512, row_fit<1>>, up_to<768, row_fit<2>>, up_to<2048, row_fit<4>>,
                  up_to<4096, row_fit<4, 1024>>>>;
 
-/** Launches softmax (with LOG, log_softmax) of x (rows, n) into y.
- * cudaErrorNotSupported if no kernel supports the row length on the device. */
+/** Launches softmax (with LOG, log_softmax) of x (rows, n) into y. Returns cudaErrorNotSupported if
+ * no kernel supports the row length on the device. If a row is a multiple of 16 bytes, x and y must
+ * be 16-byte aligned, which on_aligned() ensures. */
 template <class T, bool LOG>
 cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cuda_device *d,
                          cudaStream_t stream)

@@ -1,5 +1,5 @@
-/** @file sort.cuh  A stable sort of keys with positions. Equal keys keep their order, so the result
- * does not depend on scheduling. */
+/** @file sort.cuh  A stable sort of pairs of a key and a position, by key (sort_by()). Pairs with
+ * equal keys keep their order, so the result does not depend on scheduling. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_SORT_CUH
 #define TS_CUDA_SORT_CUH
@@ -9,7 +9,7 @@
 namespace ts {
 
 /** A sort of n pairs of uint32_t or uint64_t in caller-owned scratch memory of bytes(n) bytes: two
- * buffers of pairs, and memory of CUB's radix sort (sort.cu). */
+ * buffers of pairs, and memory of the radix sort of CUB, a library of NVIDIA (sort.cu). */
 template <class I> struct sorter {
     I *keys[2], *positions[2];
     int64_t n;
@@ -23,8 +23,8 @@ template <class I> struct sorter {
             positions[k] = keys[k] + count;
         }
     }
-    /** Sorts the pairs in keys[0] and positions[0], whose keys are at most `largest`. The result is
-     * in keys[now] and positions[now]. */
+    /** Sorts the pairs in keys[0] and positions[0], whose keys are at most `largest`, with CUB.
+     * Sets `now`: the result is in keys[now] and positions[now]. */
     cudaError_t run(uint64_t largest, cudaStream_t stream);
 };
 
@@ -32,10 +32,11 @@ enum {
     RANK_MOST = 2048,   /* pairs up to which ranks are faster than a radix sort */
     RANK_THREADS = 256,
     RANK_ROWS = 4,      /* pairs that a warp ranks at a time */
-    RANK_BLOCKS = 264   /* blocks of a launch: each reads all keys */
+    RANK_BLOCKS = 264   /* maximum blocks of a launch, twice the 132 multiprocessors of an H100:
+                           each block reads all keys */
 };
 
-/** The keys from pair(k, position) for k < n, as pairs of keys[k] and positions[k]. */
+/** Stores the pairs (pair(k, position), position), k < n, in keys[k] and positions[k]. */
 template <class I, class F>
 static __global__ void pairs_of_kernel(const __grid_constant__ F pair, I n, I *keys, I *positions)
 {
@@ -44,9 +45,10 @@ static __global__ void pairs_of_kernel(const __grid_constant__ F pair, I n, I *k
 }
 
 /**
- * Sorts n <= RANK_MOST pairs in one launch. Each block holds all keys in shared memory. A warp
- * counts the keys before its pairs, which is their position in the sorted order. The last `bound`
- * items are not pairs but the keys themselves: first[r] is the number of keys below r.
+ * Sorts n <= RANK_MOST pairs in one launch. Each block holds all keys in shared memory. For each
+ * pair, a warp counts the keys before it, which is the pair's rank in the sorted order. The items
+ * that warps process are the n pairs and then `bound` possible keys: for key r, first[r] is set to
+ * the number of keys below r.
  */
 template <class F>
 static __global__ void __launch_bounds__(RANK_THREADS)
@@ -91,8 +93,9 @@ static __global__ void __launch_bounds__(RANK_THREADS)
 
 /**
  * Sorts the pairs (pair(k, position), position), k < s.n, whose keys are at most `largest`. The
- * functor returns the key and sets the position. Sets *counted if first[r] has been set to the
- * number of keys below r, for r < largest; first may be NULL.
+ * functor `pair` returns the key and sets the position. The result is in s.keys[s.now] and
+ * s.positions[s.now]. If it is cheap, also sets first[r] to the number of keys below r, for
+ * r < largest; *counted is set to whether it did. first may be NULL.
  */
 template <class I, class F>
 cudaError_t sort_by(sorter<I> &s, const F &pair, uint64_t largest, I *first, bool *counted,

@@ -1,5 +1,5 @@
-/** @file statistics.cuh  Saved statistics (mean, rstd, log-sum-exp) as arguments of backward
- * kernels. */
+/** @file statistics.cuh  Saved statistics (mean, rstd = 1 / standard deviation, log-sum-exp) as
+ * arguments of backward kernels. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_STATISTICS_CUH
 #define TS_CUDA_STATISTICS_CUH
@@ -9,8 +9,8 @@
 
 namespace ts {
 
-/** Returns the tensor in v or, if its dtype is a half, an f32 copy, which the current scope owns.
- * NULL with an error if the copy fails. */
+/** Returns the tensor in v, or an f32 copy of a tensor of bf16 or f16. The current scope owns the
+ * copy. NULL with an error if the copy fails. */
 inline ts_tensor *statistics(const ts_value &v)
 {
     ts_dtype dtype = ts_dtype_of(v.t);

@@ -1,8 +1,8 @@
 /**
- * @file transpose.cuh  Copies whose source is contiguous along another dim than the destination.
- * The kernels transpose tiles in shared memory, so that both sides are accessed in whole cache
- * lines. A tile has 64 x 64 elements, or 128 x 128 for elements of 1 byte that are copied as words.
- * Each element is read and written once.
+ * @file transpose.cuh  Copies whose source is contiguous along another dim than the destination,
+ * without conversion; copy.cu calls transpose_copy(). The kernels transpose tiles in shared memory,
+ * so that both sides are accessed in whole cache lines. A tile has 64 x 64 elements, or 128 x 128
+ * for elements of 1 byte that are copied as words. Each element is read and written once.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_TRANSPOSE_CUH
@@ -14,7 +14,7 @@ namespace ts {
 
 enum { TRANSPOSE_SIDE = 64, /* of a tile, in elements */
        TRANSPOSE_THREADS = 256,
-       TRANSPOSE_ROUNDS = TRANSPOSE_SIDE * TRANSPOSE_SIDE / TRANSPOSE_THREADS,
+       TRANSPOSE_ROUNDS = TRANSPOSE_SIDE * TRANSPOSE_SIDE / TRANSPOSE_THREADS, /* per thread */
        TRANSPOSE_LEAST = 20 /* minimum size of both dims for which is_transposition() is true */ };
 
 /** A transposing copy. The destination is contiguous along dim a, the source along dim b. Strides

@@ -20,8 +20,10 @@ template <class T> struct wide { using type = T; };
 template <> struct wide<bf16> { using type = float; };
 template <> struct wide<f16> { using type = float; };
 template <class T> using wide_t = typename wide<T>::type;
+/** True for bf16 and f16, the halves. */
 template <class T> constexpr bool is_half = !std::is_same_v<wide_t<T>, T>;
 
+/** An element in the wide type. */
 template <class T> __device__ __forceinline__ wide_t<T> widen(T x) { return x; }
 template <> __device__ __forceinline__ float widen<bf16>(bf16 x) { return __bfloat162float(x); }
 template <> __device__ __forceinline__ float widen<f16>(f16 x) { return __half2float(x); }
@@ -92,7 +94,7 @@ __device__ __forceinline__ void unpack(const vec<T, N> &v, wide_t<T> (&x)[N])
             x[k] = widen(v.at[k]);
     }
 }
-/** Rounds wide numbers to a vector of T, to nearest even; halves two at a time. */
+/** Rounds wide numbers to a vector of T, to nearest even; bf16 and f16 two at a time. */
 template <class T, int N> __device__ __forceinline__ vec<T, N> pack(const wide_t<T> (&x)[N])
 {
     vec<T, N> v;
@@ -129,6 +131,7 @@ template <> struct word<8> { using type = uint2; };
 template <> struct word<16> { using type = uint4; };
 template <class V> using word_of = typename word<sizeof(V)>::type;
 
+/* A vector as a word of the same bytes, and back. */
 template <class V> __device__ __forceinline__ word_of<V> to_word(const V &v)
 {
     word_of<V> w;
@@ -142,6 +145,7 @@ template <class V> __device__ __forceinline__ V from_word(const word_of<V> &w)
     return v;
 }
 
+/** The address of p, which is in shared memory, for PTX instructions on shared memory. */
 __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);

@@ -1,4 +1,5 @@
-/** @file unary_fn.cuh  Elementwise functors of elementary functions. */
+/** @file unary_fn.cuh  Elementwise functors of elementary functions, for eager kernels (unary.cu)
+ * and fused groups. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_UNARY_FN_CUH
 #define TS_CUDA_UNARY_FN_CUH
@@ -9,7 +10,7 @@ namespace ts::fn {
 
 /** Defines the functor name##_fn: `expr` of x, an element of the wide type A. The optional last
  *  argument, TS_NEAR(expr), adds near_as(), a cheaper f32 formula for results that are rounded to
- *  the half R. */
+ *  R, bf16 or f16 (apply_fn()). */
 #define TS_UNARY(name, expr, ...)                                                                  \
     struct name##_fn {                                                                             \
         template <class A> __device__ __forceinline__ A operator()(A x) const                      \
@@ -70,9 +71,9 @@ __device__ __forceinline__ float sin_or_cos(float x, unsigned quarter)
     return y;
 }
 /**
- * Sine to 2^-19, for results that are rounded to the half R: subtracts a multiple of pi in two
- * steps, then evaluates an odd polynomial. Halves are at most 65504 or have 8 digits, so the
- * difference is exact enough. No finite f16 is too large.
+ * Sine with an error of up to 2^-19, for results that are rounded to R, bf16 or f16: subtracts a
+ * multiple of pi in two steps, then evaluates an odd polynomial. An f16 is at most 65504 and a bf16
+ * has 8 significant bits, so the difference is exact enough. No finite f16 is too large.
  */
 template <class R> __device__ __forceinline__ float sine_near(float x)
 {

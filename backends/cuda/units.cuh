@@ -1,8 +1,9 @@
 /**
  * @file units.cuh
- * Kernels that copy data without arithmetic. Elements of any dtype are copied as units of 1 to 16
- * bytes; a functor returns the unit at each index of a contiguous result. Indices have 32 bits if
- * they fit, so that divisions become multiplications; otherwise 64.
+ * Kernels that copy data without arithmetic, and divisions of indices for many kernels. Elements of
+ * any dtype are copied as units of 1 to 16 bytes; a functor returns the unit at each index of a
+ * contiguous result (fill_units()). Indices have 32 bits if they fit, so that divisions become
+ * multiplications; otherwise 64.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_UNITS_CUH
@@ -20,7 +21,7 @@ inline int unit_of(uint64_t bits)
     return (int)(bits & -bits);
 }
 
-/** Calls f.operator()<type>() for the type of a unit. */
+/** Calls f.operator()<type>() for the type of a unit of 1, 2, 4, 8 or 16 bytes. */
 template <class F> auto with_unit(int bytes, F &&f)
 {
     switch (bytes) {
@@ -42,8 +43,9 @@ inline int64_t elements_behind(const ts_tensor *t, int dim)
     return n;
 }
 
-/** Division of indices of type I by a size known on the host. A size that is 0 or does not fit I
- * becomes 1: if some size is 0 the space is empty and nothing is divided. */
+/** Division of indices of type I by a size known on the host: of(n) is n / size, d the size. A size
+ * that is 0 or does not fit I becomes 1: if some size is 0 the space is empty and nothing is
+ * divided. */
 template <class I> struct split;
 template <> struct split<uint32_t> : divisor {
     split() = default;
@@ -87,7 +89,8 @@ template <int N, class F> void for_boxes(const int64_t (&dims)[N], F &&f)
     }
 }
 
-enum { UNITS_THREADS = 256, UNITS_UNROLL = 4, UNITS_BLOCK = UNITS_THREADS * UNITS_UNROLL };
+enum { UNITS_THREADS = 256, UNITS_UNROLL = 4, /* threads of a block, units of a thread */
+       UNITS_BLOCK = UNITS_THREADS * UNITS_UNROLL };
 
 inline unsigned units_blocks(int64_t n) { return (unsigned)((n + UNITS_BLOCK - 1) / UNITS_BLOCK); }
 
@@ -108,7 +111,7 @@ __global__ void __launch_bounds__(UNITS_THREADS)
             out[first + u * UNITS_THREADS] = x[u];
 }
 
-/** Launches units_kernel() for n units. */
+/** Launches units_kernel() for n units of U, indexed by I; returns the error of the launch. */
 template <class U, class I, class F>
 cudaError_t fill_units(void *out, int64_t n, const F &fn, cudaStream_t stream)
 {
