@@ -5,8 +5,7 @@
  *
  *   pointwise     pointwise calls only
  *   by rows       also calls that compute each row (the last dims) of their first argument
- *                 separately, such as softmax or sum; sums over all rows need a second kernel,
- *                 which
+ *                 separately, such as softmax or sum; for sums over all rows, a second kernel
  *                 adds up partial sums (rows.c)
  *   with folds    pointwise calls, reductions of adjacent dims (folds), and pointwise calls on the
  *                 results of these (folds.c)
