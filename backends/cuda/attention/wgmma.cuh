@@ -24,9 +24,10 @@
 
 namespace ts {
 
-/** Sizes of a block. wide: keys per tile; stages: tiles in a ring; row_stages: tiles of queries;
- * many, few: registers per thread of consumers and of the producer; mask_stages: tiles in the ring
- * of an additive mask, or 0 if the kernel has no such ring. */
+/** Sizes of a block. groups: consumer groups; rows: query rows; wide: keys per tile; stages: tiles
+ * in the ring of keys and in that of values; row_stages: tiles of queries; many, few: registers per
+ * thread of consumers and of the producer; mask_stages: tiles in the ring of an additive mask, or 0
+ * if the kernel has no such ring. RULES: an attention_hopper_rules. */
 template <int DEPTH_, int GROUPS, int RULES> struct attention_wgmma_shape {
     static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups,
                          row_stages = depth > 128 && groups > 1 ? 1 : 2;
@@ -123,9 +124,10 @@ __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)
     return grows;
 }
 
-/** together: see attention_longest_first(). counter: blocks take their next units of work from it;
- * NULL: a block computes every gridDim.x-th unit. turns: named barriers order the consumers'
- * turns. staged: the ring of the mask is in use, and mask_map describes the mask. */
+/** Writes c.out and, unless NULL, c.lse. DEPTH, GROUPS, RULES: see attention_wgmma_shape. together:
+ * see attention_longest_first(). counter: blocks take their next units of work from it; NULL: a
+ * block computes every gridDim.x-th unit. turns: named barriers order the consumers' turns. staged:
+ * the ring of the mask is in use, and mask_map describes the mask. */
 template <class T, int DEPTH, int GROUPS, int RULES>
 static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RULES>::threads, 1)
     attention_wgmma_kernel(const __grid_constant__ attention_call c,
