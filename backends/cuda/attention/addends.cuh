@@ -2,7 +2,8 @@
  * @file addends.cuh
  * Adds an additive mask to a tile of scores in the forward kernel for Hopper (wgmma.cuh).
  * attention_adder reads the mask from a tile in shared memory, which TMA, the copy engine, loads.
- * attention_addends loads the mask's elements into registers, for masks that TMA does not accept.
+ * attention_addends loads the mask's elements into registers, for masks that TMA does not accept
+ * and for the kernel of all options.
  *
  * A raw score is q k, not yet scaled. To it, mask / scale is added, because the softmax scales
  * later; addends are limited to +-1e37, so that a row with only such scores still has weights. An

@@ -1,6 +1,7 @@
 /**
  * @file mma_backward.cuh
- * Gradients of attention on the tensor cores of sm_80, in two passes that add in a fixed order.
+ * Gradients of attention on the tensor cores of sm_80 and later, in two passes that add in a fixed
+ * order.
  *
  * With p = exp(scale q kT - lse), dp = g vT and ds = p (dp - delta), where delta is the row sum of
  * g * out (pairs.cuh) and kT is k transposed:

@@ -65,9 +65,10 @@ struct alignas(16) attention_lengths {
 /**
  * Online softmax: replaces scores by probabilities relative to the running maximum `top` and adds
  * them to `sum`. Returns whether the maximum was raised; then `rescale` is the factor for earlier
- * results. The maximum is raised only if some row of the warp grows by more than a factor of 2^8,
- * so probabilities may exceed 1. EXACT subtracts before scaling if the maximum is so large that the
- * rounding error of the product would matter, such as the lowest numbers that a mask adds.
+ * results. The maximum is raised only if it grows by more than 8, as an exponent of 2, in some row
+ * of the warp; so probabilities may reach 2^8. EXACT subtracts before scaling if the maximum is so
+ * large that the rounding error of the product would matter, such as the lowest numbers that a mask
+ * adds.
  */
 template <bool EXACT, int N>
 __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)[2],
@@ -142,8 +143,9 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     using S = attention_wgmma_shape<DEPTH, GROUPS, RULES>;
     constexpr int WIDE = S::wide;
     extern __shared__ char shared[];
-    constexpr bool UNEVEN = RULES == LENGTHS || RULES == ANY; /* blocks are in c.units */
-    __shared__ attention_rows work_item[4]; /* read after the stages of queries are released */
+    constexpr bool UNEVEN = RULES == LENGTHS || RULES == ANY; /* units are in c.units */
+    __shared__ attention_rows work_item[4]; /* more than stages of queries, because an item is read
+                                               after its stage is released */
     __shared__ attention_lengths lengths[UNEVEN ? 4 : 1];
     uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + S::row_stages * S::q_bytes,
              k = out + S::q_bytes, v = k + S::stages * S::tile_bytes,

@@ -130,7 +130,7 @@ static __global__ void __launch_bounds__(384, 1)
     using S = attention_wgmma_keys_shape<DEPTH, RULES>;
     constexpr int ROWS = S::rows;
     constexpr bool SUMS = DQ != NO_DQ;                        /* computes gradients of queries */
-    constexpr bool UNEVEN = RULES == LENGTHS || RULES == ANY, /* blocks are in c.units */
+    constexpr bool UNEVEN = RULES == LENGTHS || RULES == ANY, /* units are in c.units */
         DRAWS = RULES == BITS || RULES == ANY;
     using work = attention_keys_work<S::keys, ROWS, UNEVEN, DQ == OWNED>;
     extern __shared__ char shared[];

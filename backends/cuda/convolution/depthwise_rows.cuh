@@ -29,10 +29,12 @@ enum {
                                4 bytes, and pixels that may begin in the middle of such a word */
 };
 
-/** Rows or columns. `every` is the dilation. Positions whose index has the same remainder modulo
- * `every` form a phase: position t of phase f is f + t * every, and reads pixels f * S + base + (t
- * * S + j) * every for taps j. S > 1 requires every = 1. Position i of the result is written to
- * start + i * step. The positions of a phase are divided into pieces. */
+/** Rows or columns of a call. `every` is the dilation. Positions whose indices have the same
+ * remainder modulo `every` form a phase. Position t of phase f is f + t * every, and its tap j
+ * reads pixel
+ *     f * S + base + (t * S + j) * every.
+ * S > 1 requires every = 1. Position i of the result is written to start + i * step. The positions
+ * of a phase are divided into pieces. */
 struct rows_axis {
     int count, base, size, every; /* count: positions of all phases; size: of the image */
     int start, step, to_size;     /* to_size: of the image of the result */
@@ -95,10 +97,10 @@ template <class W> __device__ __forceinline__ void rows_store(void *to, W word, 
 }
 
 /** Blocks have LANES threads per strip. They are numbered by set of channels (fastest), piece and
- * phase of the columns, piece and phase of the rows, plane. weight: address of the tap that is
- * added first, as (taps, channels); bias: (channels), or NULL. The sum of an element starts with
- * its bias, then adds rows of taps in their order. The bound on resident blocks leaves as many
- * registers as the weight and the sums need. */
+ * phase of the columns, piece and phase of the rows, plane. weight: the tap that is added first, in
+ * a weight (taps, channels); bias: (channels), or NULL. The sum of an element starts with its bias,
+ * then adds rows of taps in their order. The bound on resident blocks leaves as many registers as
+ * the weight and the sums need. */
 template <class T, int V, int K, int S, int COPY, int LANES>
 static __global__ void __launch_bounds__(32 * ROWS_STRIPS, K == 3 ? 3 : K == 5 ? 2 : 1)
     rows_kernel(const __grid_constant__ rows_call q, const T *__restrict__ image,
