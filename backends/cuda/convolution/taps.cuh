@@ -17,9 +17,9 @@ namespace ts {
 
 /**
  * Tiles of 64 rows by 3 x 3 taps of 64 channels. A step is SIDE x SIDE positions: a box of y and,
- * with two more lines and pixels, a box of x. Pixels outside of y are zeros. Group g of four warps
- * computes column g of the taps. Its three taps are one operand of three overlapping slabs: slabs,
- * and groups of 8 positions, are both one line of the box apart.
+ * with two more lines and pixels, a box of x. Elements outside of y or x are zeros. Group g of four
+ * warps computes column g of the taps. Its three taps are one operand of three overlapping slabs:
+ * slabs, and groups of 8 positions, are both one line of the box apart.
  */
 enum {
     TAPS = 3,
@@ -35,7 +35,7 @@ enum {
     TAPS_THREADS = TAPS * 128,             /* threads that multiply */
     TAPS_BLOCK = TAPS_THREADS + 32,        /* and a warp that starts the copies */
     TAPS_SUMS = TAPS * TAPS_COLUMNS * 128, /* sums of a tile, in units of four */
-    TAPS_AT_ONCE = 3,                      /* sums that a thread adds at once */
+    TAPS_AT_ONCE = 3,                      /* units of four that a thread adds at once */
     TAPS_WARPS = 8                         /* warps of a block of conv_taps_merge_kernel */
 };
 static_assert(TAPS_SUMS * 16 <= TAPS_STAGES * TAPS_STAGE, "a tile's sums replace the stages");
@@ -53,18 +53,20 @@ struct conv_boxes {
     }
 };
 
-/** How blocks share the steps, by the shape alone. A cluster has one part of one tile; its blocks
- * have equal numbers of steps, and each adds the cluster's sums for its share of the tile. With
- * several parts, a cluster writes its sums to c.partial (parts, tiles), for the merge. */
+/** How blocks share the steps, which depends on the shape alone. A tile's steps are divided into
+ * parts, one per cluster, and a part's steps among the blocks of the cluster. Each block adds up
+ * the cluster's sums for its share of the tile. With several parts, a cluster writes its sums to
+ * c.partial (parts, tiles), for conv_taps_merge_kernel(). */
 struct conv_taps_plan {
-    int tiles; /* of one group of channels */
-    int all;   /* of all groups */
+    int tiles; /* tiles of one group of channels */
+    int all;   /* tiles of all groups */
     int steps; /* of a tile */
-    int cluster, parts;
-    int each; /* steps of a block */
+    int cluster, parts; /* blocks of a cluster; parts of a tile */
+    int each; /* steps of a block; the last blocks of a tile may have fewer */
 };
 
-/** A tile's group of channels, first row, first channel of the group, and first taps. */
+/** A tile's group of channels (set), first row, first channel in the group, and first tap along the
+ * two dims. */
 struct conv_taps_tile {
     int set, row, channel, j1, j2;
 
@@ -80,8 +82,8 @@ struct conv_taps_tile {
         channel = tile % b.pieces * 64;
         row = tile / b.pieces * 64;
     }
-    /** Rounds and stores sums x of N 8-column tiles of a group of warps, from tile `column` on, in
-     * the layout of its thread `thread`. The N tiles have one tap. */
+    /** Rounds and stores sums x of N 8-column tiles of a group of warps, from 8-column tile
+     * `column` on, in the layout of the group's thread `thread`. The N tiles have one tap. */
     template <class T, int N>
     __device__ __forceinline__ void store(const conv_call &c, const float (&x)[N][4], int group,
                                           int column, int thread) const

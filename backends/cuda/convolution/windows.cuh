@@ -16,7 +16,7 @@ template <class I> struct window_axis {
 };
 template <class I> struct window_set {
     window_axis<I> axis[3];
-    I channels, groups, each, taps; /* each: channels of a group */
+    I channels, groups, each, taps; /* each: channels of a group; taps: of a window */
     const void *image;
 };
 

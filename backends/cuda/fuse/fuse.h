@@ -131,7 +131,7 @@ typedef struct ts_cuda_group {
     int members; /* maximum members per launch, a power of two; 0: a group without members */
     /* With folds. The fields above are as in a pointwise group, except that `space` is set. */
     bool folds;  /* the group has folds */
-    bool vector; /* a unit of the reduction is `piece` elements; else one element */
+    bool vector; /* division.vector */
     bool direct; /* the kernel itself computes the results; else it writes states to
                     ts_cuda_group_call.parts, and a second kernel, `merge`, computes the results */
     int piece;   /* elements of a 16-byte piece of the reduced tensor, at most 8 */

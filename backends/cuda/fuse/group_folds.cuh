@@ -7,8 +7,8 @@
  * inner = 1 several threads share a result (fold_along). With inner > 1 the threads of a block are
  * divided into lines: the threads of a line have different results, and each line takes other
  * indices of `count` (fold_beside). The elements of a result are divided into units: 16-byte pieces
- * where layouts allow, else single elements. If there are too few results, several blocks share the
- * units of a result; they store states, which a second kernel merges.
+ * in fold_along if rows are whole pieces, else single elements. If there are too few results,
+ * several blocks share the units of a result; they store states, which a second kernel merges.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GROUP_FOLDS_CUH
@@ -26,7 +26,9 @@ struct group_folds {
     uint32_t blocks, shares; /* blocks for the results; blocks that share the units of a result */
     uint32_t group;  /* fold_along: threads per result; fold_beside: threads of a line */
     uint32_t merges; /* results per block of the kernel that merges the shares */
-    bool beside, vector; /* not used in kernels: fold_beside, not fold_along; units are pieces */
+    /* Not used in kernels. beside: fold_beside, not fold_along. vector: threads read whole pieces,
+     * along `count` (fold_along) or along the results (fold_beside). */
+    bool beside, vector;
 };
 
 /** Position of a thread among the units of a result, for inner = 1. */

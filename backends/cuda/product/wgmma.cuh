@@ -1,7 +1,10 @@
 /**
- * @file wgmma.cuh  Products of bf16 and f16 with the gradient of gelu (tanh form), on Hopper: y = a
- * b gelu'(x) and, if wanted, the sums of the columns of y and gelu(x) itself, the curve. The
- * derivative gelu' is called the slope; x are the arguments.
+ * @file wgmma.cuh  Products of bf16 and f16 with the gradient of gelu (tanh form), on Hopper:
+ *
+ *     y = a b gelu'(x)
+ *
+ * and, if wanted, the sums of the columns of y, and gelu(x), the *curve*. The derivative gelu' is
+ * called the *slope*; x are the *arguments*.
  *
  * The epilogue of a tile takes about as long as its product. Two groups of four warps therefore
  * take turns: while one group's products occupy the tensor cores, the other multiplies its tile by
