@@ -46,7 +46,7 @@ struct attention_call {
                           or attention_plain_pairs_kernel() defines them */
     int64_t pair_rows; /* rows per head in pairs */
     float *sums;       /* backward on Hopper: dq before it is scaled and rounded, with
-                          attention_sum_columns() columns; NULL: dq has a pass of its own */
+                          attention_sum_columns() columns; NULL: dq is not summed there */
     float *parts; /* partial results, one per run. Runs are the parts into which blocks divide the
                      keys (split kernels) or the streamed tiles (backward by mma) */
     int splits;   /* number of runs */

@@ -15,7 +15,8 @@
 
 TS_BEGIN_DECLS
 
-/** Groups with more channels use matrix products. */
+/** Maximum channels per group for kernels that sum windows directly (windows.h); groups with more
+ *  channels use matrix products. */
 enum { TS_CUDA_CONV_FEW = 4 };
 
 /** A product over windows of an image: of x (form -1), or of y for one form of x's gradient. */

@@ -7,10 +7,13 @@
  *   p<i>      parameter: partial sums over rows
  *   n<c>_<k>  parameter: operand k of call c, a number
  *   f<c>      parameter: the functor of call c
+ *   n<c>      parameter: the factor of fold c
+ *   q<c>      parameter: the states of fold c in memory
  *   x<i>[u]   the tensor's elements in access u of the thread, loaded (vec)
  *   y<i>      the tensor's elements in an access, to be stored (vec)
  *   v<i>_<n>  version n of one element: 0 is the loaded element; each call that writes the tensor
  *             declares the next version
+ *   w<c>      the random words of call c
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_FUSE_SOURCE_H

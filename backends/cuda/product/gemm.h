@@ -22,8 +22,7 @@ typedef struct ts_cuda_matrix {
  * the tanh form. */
 typedef struct ts_cuda_epilogue {
     const void *bias; /* added to each row of c, one element per column; NULL: none */
-    bool gelu;        /* then apply gelu; requires one batch and a multiple of 8 columns of
-                         c */
+    bool gelu;        /* then apply gelu; requires one batch and a multiple of 8 columns in c */
     bool relu;        /* then apply relu, to the product with bias and added matrix; not beside
                          gelu, gelu_of, wide and sums */
     void *linear;     /* receives gelu's argument in the layout of c; NULL: not requested */

@@ -22,9 +22,9 @@ void ts_cuda_capture_free(void *state, int device, ts_capture *capture);
 
 /** Waits for the current device; returns the error of cudaDeviceSynchronize(). CUDA forbids this
  *  wait while any thread captures a stream of the device, so the call and captures exclude each
- *  other. With `patient` the call waits for captures to end; a thread that is capturing must not
- *  pass it, because it would wait for itself. Otherwise the call returns cudaErrorNotReady during a
- *  capture or another thread's wait. */
+ *  other. With `patient` the call waits for captures to end; a thread that is capturing must
+ *  pass false, or it would wait for itself. Without `patient` the call returns cudaErrorNotReady
+ *  during a capture or another thread's wait. */
 cudaError_t ts_cuda_wait_for_device(bool patient);
 /** Locks out ts_cuda_wait_for_device(); waits while another thread runs it. Call it before a
  *  capture. Several threads may capture at the same time. */
