@@ -217,7 +217,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                 attention_clear_rows<T, S::rows, DEPTH>(c, span, at.batch, at.head, first);
             } else if (threadIdx.x == 0) {
                 int last = last_tile(first), tiles = last + 1 - seen.first / WIDE;
-                /* with one stage, the queries wait for the last scores of the rows before */
+                /* With one stage of queries, their load waits for the last scores of the previous
+                 * rows, so the pending values are loaded before; else after the next keys. */
                 bool late = S::row_stages > 1;
                 if (!late && passed)
                     fetch_values(round - 1);
@@ -274,7 +275,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         return;
     }
 
-    if constexpr (GROUPS > 1) /* otherwise each thread already has the maximum */
+    if constexpr (GROUPS > 1) /* a thread of a single group has the most already */
         registers_grow<S::many>();
     constexpr int turn = 2 * 128;
     int thread = threadIdx.x % 128, lane = thread % 32,

@@ -461,7 +461,7 @@ static __global__ void __launch_bounds__(384, 1)
                     wgmma_commit();
                 }
                 if constexpr (DQ == OWNED)
-                    if (i + 1 < w.total) /* here, because s has no values */
+                    if (i + 1 < w.total) /* here, because the registers of s are free */
                         make_pairs(i + 1);
                 wgmma_wait<1 + SUMS>();
                 pin_accumulators(dv);
