@@ -64,11 +64,13 @@ typedef struct ts_cuda_conv_own {
 /**
  * Queues the call on the frame's stream, with the calls after it (own->then). The first call of a
  * shape takes the choice of an earlier process from disk, or measures cuDNN's algorithms and,
- * unless TS_CUDA_CONV=cudnn, the library's kernels (own->run), and waits for the stream. Sets *done
- * to true if cuDNN computes the result; to false if the caller must run its own kernels: they are
- * faster, no algorithm fits, an operand is not 16-byte aligned, or the shape has no choice yet and
- * a capture runs. The measurement may already have written the results. Errors: TS_ERR_DEVICE,
- * TS_ERR_MEMORY, errors of `own`.
+ * unless TS_CUDA_CONV=cudnn, the library's kernels (own->run), and waits for the stream.
+ *
+ * Sets *done to true if cuDNN computes the result; to false if the caller must run its own kernels:
+ * they are faster, no algorithm fits, an operand is not 16-byte aligned, or the shape has no choice
+ * yet and a capture runs. The measurement may already have written the results.
+ *
+ * Errors: TS_ERR_DEVICE, TS_ERR_MEMORY, errors of `own`.
  */
 ts_status ts_cuda_cudnn_run(ts_frame *frame, ts_cuda_cudnn *algorithm,
                             const ts_cuda_conv_operands *operands, const ts_cuda_conv_own *own,
