@@ -33,7 +33,7 @@ static __global__ void __launch_bounds__(512)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     constexpr int LEVELS = 512, /* levels of cost; level 0 has the units with the highest cost */
-        FEW = 4096;             /* units, counted as if all batches had the most */
+        FEW = 4096;             /* maximum units of calls with `few`, see below */
     __shared__ unsigned starts[LEVELS], sums[LEVELS / 32];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     begin_next_kernel();
@@ -63,8 +63,9 @@ static __global__ void __launch_bounds__(512)
     };
     int most = ((d.keys ? c.keys : c.rows) + d.tile - 1) / d.tile; /* units of a batch */
     bool few = (int64_t)most * c.batches <= FEW;
-    /* f(batch, block, level) for all units. If there are few, each thread takes one at a time;
-       else, as batches may have far fewer units than the most, a warp takes those of 32 batches. */
+    /* Calls f(batch, block, level) for all units. If there are few, each thread takes one at a
+       time; else, as batches may have far fewer units than the most, a warp takes those of 32
+       batches. */
     auto each_block = [&](auto &&f) {
         for (int i = threadIdx.x; few && i < most * c.batches; i += (int)blockDim.x) {
             int batch = i / most, block = i - batch * most;

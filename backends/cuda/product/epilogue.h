@@ -10,8 +10,7 @@
 
 TS_BEGIN_DECLS
 
-/** The calls after a product, as its epilogue. gelu is the tanh form; "beside" a field means that
- * both fields may be set. */
+/** The calls after a product, as its epilogue. gelu is the tanh form. */
 typedef struct ts_cuda_after {
     int of;             /* index of the product's result (frame->rets) that the calls read */
     ts_tensor *result;  /* result of the last call, which the product stores instead of its own */
@@ -21,7 +20,7 @@ typedef struct ts_cuda_after {
     ts_tensor *curve;   /* receives gelu of gelu_of; NULL: not wanted */
     ts_tensor *linear;  /* receives the argument of gelu; NULL: not stored */
     bool gelu, wide;    /* fields of ts_cuda_epilogue */
-    ts_tensor *sums;    /* receives the sums of the result's columns; NULL: none. Only beside
+    ts_tensor *sums;    /* receives the sums of the result's columns; NULL: none. Requires
                            gelu_of */
     ts_frame *norm;     /* unless NULL, the product is an image and this batch norm, whose
                            statistics are arguments, is applied to it before the addition */
