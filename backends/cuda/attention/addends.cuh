@@ -1,7 +1,14 @@
 /**
  * @file addends.cuh
- * Adds an additive mask to a tile of scores on Hopper: from a tile in shared memory, which TMA
- * loads, or from registers, for masks that TMA does not accept.
+ * Adds an additive mask to a tile of scores in the forward kernel for Hopper (wgmma.cuh).
+ * attention_adder reads the mask from a tile in shared memory, which TMA, the copy engine, loads.
+ * attention_addends loads the mask's elements into registers, for masks that TMA does not accept
+ * and for the kernel of all options.
+ *
+ * A raw score is q k, not yet scaled. To it, mask / scale is added, because the softmax scales
+ * later; addends are limited to +-1e37, so that a row with only such scores still has weights. An
+ * element of -Inf hides the pair. A lane has the elements of N tiles of 16 rows x 8 keys in the
+ * layout of mma().
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_ADDENDS_CUH
@@ -23,11 +30,11 @@ __device__ __forceinline__ float at_most(float x, float most)
     return x;
 }
 
-/** attention_head::add_mask() for two adjacent keys, whose elements of a mask of dtype T are in one
- * word. */
+/** Adds a mask of dtype T to the raw scores of two adjacent keys, whose elements of the mask are in
+ * one word. */
 template <class T> struct attention_adder {
     static constexpr bool IS_F16 = std::is_same_v<T, f16>;
-    uint32_t most; /* the limit of elements, twice */
+    uint32_t most; /* the limit of elements, 1e37 scale or the largest number of T, twice */
     float by_scale;
 
     __device__ __forceinline__ explicit attention_adder(const attention_call &c)
@@ -36,6 +43,7 @@ template <class T> struct attention_adder {
         float limit = fminf(1e37f * (float)c.scale, IS_F16 ? 65504.f : 3e38f);
         most = pack2<T>(limit, limit);
     }
+    /** Adds the two elements in `word` to two raw scores. */
     __device__ __forceinline__ void add(float &first, float &second, uint32_t word) const
     {
         uint32_t x = word, hidden = IS_F16 ? 0xfc00fc00u : 0xff80ff80u; /* -Inf, twice */
@@ -62,7 +70,8 @@ template <class T> struct attention_adder {
                 : "+f"(first), "+f"(second)
                 : "r"(word), "r"(hidden));
     }
-    /** Adds a tile of 64 rows and 8 N columns, a slab in shared memory, to a group's scores. */
+    /** Adds a tile of the mask, 64 rows x 8 N keys in a slab at shared-memory address `at`, to the
+     * raw scores of a group of four warps. */
     template <int N> __device__ __forceinline__ void add_tile(float (&s)[N][4], uint32_t at) const
     {
         mma_tile<64> tile{at};
@@ -78,16 +87,17 @@ template <class T> struct attention_adder {
 };
 
 /**
- * attention_head::add_mask() in two steps, for a lane's elements of N tiles of 16 x 8: fetch()
- * loads the mask's elements ahead of time, add() adds them to the raw scores. add_to_scaled() adds
- * them to scaled scores instead, as attention_head::adjust_scores() does.
+ * A lane's elements of a mask, for N tiles: fetch() loads them ahead of time, add() adds them to
+ * the raw scores s. add_to_scaled() adds them to scaled scores instead, as attention_score() does.
  */
 template <class T, int N> struct attention_addends {
-    /* one element per word; two adjacent elements per word if `two` and the mask's dtype is T */
+    /* words[n][e]: element e of tile n. If `two` and the mask's dtype is T, words[n][half] has the
+     * elements 2 half and 2 half + 1. */
     uint32_t words[N][4];
-    bool two; /* adjacent keys are loaded in one access */
+    bool two; /* two adjacent keys are loaded in one access */
 
-    /** row, key: position of element 0 of tile 0; from: the first key of the tiles. */
+    /** row, key: position of the lane's element 0 of tile 0; from: the first key of the tiles. For
+     * positions outside the sequence, loads elements of other pairs. */
     __device__ __forceinline__ void fetch(const attention_call &c, const attention_span &span,
                                           int batch, int head, int row, int key, int from)
     {

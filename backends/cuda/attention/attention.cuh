@@ -1,6 +1,8 @@
 /**
- * @file attention.cuh  The parameters of attention kernels, and the functions that the kernels
- * share. docs/attention.md has the formulas.
+ * @file attention.cuh  The parameters of attention kernels, the functions that the kernels share,
+ * and the launchers that attention.cu chooses from. docs/attention.md has the formulas. There are
+ * four families of kernels: wgmma (Hopper), mma (sm_80 and later), split (forward of few rows),
+ * plain.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_CUH
@@ -30,8 +32,9 @@ enum attention_type { ATTENTION_F32, ATTENTION_F64, ATTENTION_BF16, ATTENTION_F1
 /** The dtype of a mask: bool, or an additive mask of the query's dtype (OWN) or f32. */
 enum attention_mask_type { NO_MASK, MASK_BOOL, MASK_OWN, MASK_F32 };
 
-/** Arguments of all attention kernels. A batch is a sequence if sequences are packed. Forward does
- * not use g, dq, dk and dv. */
+/** Arguments of all attention kernels. A batch is a sequence if sequences are packed. g is the
+ * gradient of out; forward does not use g, dq, dk and dv. A raw score is the dot product q k of a
+ * row and a key, not yet scaled. */
 struct attention_call {
     attention_type type;
     attention_operand q, k, v, out, g, dq, dk, dv;
@@ -42,28 +45,29 @@ struct attention_call {
     void *pairs;       /* backward: two numbers per row, (lse, delta), as attention_pairs_kernel()
                           or attention_plain_pairs_kernel() defines them */
     int64_t pair_rows; /* rows per head in pairs */
-    float *sums;       /* backward: dq before it is scaled and rounded, or NULL */
+    float *sums;       /* backward on Hopper: dq before it is scaled and rounded, with
+                          attention_sum_columns() columns; NULL: dq is not summed there */
     float *parts; /* partial results, one per run. Runs are the parts into which blocks divide the
-                     keys (forward with few rows) or the streamed tiles (backward by mma) */
+                     keys (split kernels) or the streamed tiles (backward by mma) */
     int splits;   /* number of runs */
     bool owned;        /* backward on Hopper: one block has all keys of a head, so that one kernel
                           computes all gradients, and no pairs are stored */
     bool early;        /* sm_90 and later: a kernel may begin before the previous kernel ends */
     unsigned *taken;   /* Hopper: counter from which blocks take their next rows or keys */
-    /* Hopper, sequences of different lengths (lists.cuh); NULL: all batches have the same
-     * lengths. units: the (batch, block) pairs that blocks process, *unit_count of them, at most
-     * unit_room; maps: four TMA descriptors per batch, which end at the batch's last row or key. */
+    /* Hopper, lists of units of work (lists.cuh); NULL: the call needs none. units: *unit_count
+     * pairs (batch, index of a tile of rows or keys in the batch), at most unit_room; maps: four
+     * TMA descriptors per batch, which end at the batch's last row or key. */
     int2 *units;
     unsigned *unit_count;
     unsigned unit_room;
     CUtensorMap *maps;
-    double scale;      /* factor of the raw scores q k */
-    float to_log2;     /* multiplies a score to give an exponent of 2: a raw score, or if `adjusted`
+    double scale;      /* factor of raw scores */
+    float to_log2;     /* factor that makes an exponent of 2 of a raw score or, if `adjusted`, of
                           the result of attention_score() */
-    float raw_to_log2; /* multiplies a raw score (q k, unscaled) to give an exponent of 2 */
+    float raw_to_log2; /* factor that makes an exponent of 2 of a raw score */
     float by_scale;    /* 1 / scale */
-    int batches, heads, share; /* share: query heads per key head */
-    int rows, keys, depth, value_depth;
+    int batches, heads, share; /* heads: query heads of a batch; share: query heads per key head */
+    int rows, keys, depth, value_depth; /* value_depth: columns of v and out */
     int processors;  /* multiprocessors of the device */
     int shared;      /* maximum bytes of shared memory of a block */
     int left, right; /* the window, relative to the diagonal that ends at the last row and key: row
@@ -83,14 +87,14 @@ struct attention_call {
                       kernels compute scores by attention_score() */
     float softcap; /* 0: none */
     float by_softcap; /* scale / softcap, or 0 */
-    int mask_type;
+    int mask_type;    /* an attention_mask_type */
     const void *mask;
     int64_t mask_steps[4]; /* strides in elements: batch, head, row, key */
     bool dropout;
-    uint32_t dropped; /* drop probability times 2^24 */
+    uint32_t dropped; /* drop probability times 2^24, rounded up */
     double dropout_scale; /* 1 / (1 - p) for drop probability p, or 0 if p is 1 */
     float dropout_scale_half; /* the same factor, for kernels of halves */
-    uint64_t seed, offset;
+    uint64_t seed, offset; /* of the Philox generator */
 };
 
 /** Columns of a row of c.sums. */
@@ -115,6 +119,8 @@ __device__ __forceinline__ int attention_clamped(int64_t x, int64_t low, int64_t
     return (int)(x < low ? low : x > high ? high : x);
 }
 
+/** The span of a batch. Offsets and lengths are read from device memory, where they may be
+ * invalid. */
 __device__ __forceinline__ attention_span span_of(const attention_call &c, int batch)
 {
     attention_span s = {0, 0, (int64_t)batch * c.heads * c.rows, c.rows, c.keys};
@@ -180,7 +186,7 @@ __device__ __forceinline__ attention_range rows_of_keys(const attention_span &s,
 {
     return {max(0, first - s.high), min(s.rows, end - s.low)};
 }
-/** True if every row first_row to end_row - 1 sees every key first_key to end_key - 1,
+/** True if each of the rows first_row to end_row - 1 sees all keys first_key to end_key - 1,
  * and all of these rows and keys exist. */
 __device__ __forceinline__ bool sees_all(const attention_span &s, int first_row, int end_row,
                                          int first_key, int end_key)
@@ -188,6 +194,7 @@ __device__ __forceinline__ bool sees_all(const attention_span &s, int first_row,
     return end_key <= s.keys && end_row <= s.rows && first_key - (end_row - 1) >= s.low &&
            end_key - 1 - first_row <= s.high;
 }
+/** True if the row and the key exist and the window shows the pair. */
 __device__ __forceinline__ bool sees(const attention_span &s, int row, int key)
 {
     return key < s.keys && row < s.rows && key - row >= s.low && key - row <= s.high;
@@ -204,8 +211,8 @@ __device__ __forceinline__ double tanh_of(double x)
     return tanh(x);
 }
 
-/** Applies scale, softcap and the additive mask value `added` to a raw score. Sets `slope` to the
- * derivative of the result with respect to the scaled score. */
+/** Applies scale, softcap and `added`, the addend of a mask, to a raw score. Sets `slope` to the
+ * derivative of the result with respect to the scaled score. A: float or double. */
 template <class A>
 __device__ __forceinline__ A attention_score(const attention_call &c, A raw, A added, A &slope)
 {
@@ -224,7 +231,8 @@ __device__ __forceinline__ A attention_score(const attention_call &c, A raw, A a
     return x < (A)-2e38 ? (A)-2e38 : x;
 }
 
-/** The mask's addend to the score of a pair; own(i): element i of a mask with the query's dtype. */
+/** The mask's addend to the score of a pair: 0, -Inf or the element of an additive mask. own(i):
+ * returns element i of a mask with the query's dtype. */
 template <class A, class F>
 __device__ __forceinline__ A attention_added(const attention_call &c, int batch, int head, int row,
                                              int key, F &&own)
@@ -250,11 +258,14 @@ __device__ __forceinline__ A attention_kept(const attention_call &c, int batch, 
 
 /* ---------------------------------------------------------------------------- launches ---- */
 
-/** Rules that a Hopper kernel applies in addition to the window: none; dropout, a boolean mask, or
- * both (BITS); an additive mask without dropout (ADDED); lengths of each batch (LENGTHS); all
- * options, selected at run time (ANY). Kernels with LENGTHS and ANY take blocks from c.units. */
+/** Options for which a Hopper kernel has code, in addition to the window: none; dropout, a boolean
+ * mask, or both (BITS); an additive mask without dropout (ADDED); lengths of each batch (LENGTHS);
+ * all options, selected at run time (ANY). Kernels with LENGTHS and ANY take their units of work
+ * from c.units. */
 enum attention_hopper_rules { NO_RULES, BITS, ADDED, LENGTHS, ANY };
 
+/** The rules that a call needs. ADDED divides the mask by the scale, so the scale must be between
+ * 2^-20 and 8. */
 inline attention_hopper_rules attention_rules_of(const attention_call &c)
 {
     bool added = c.mask_type > MASK_BOOL, odd = !(c.scale > 0 && c.scale < INFINITY);
@@ -265,14 +276,15 @@ inline attention_hopper_rules attention_rules_of(const attention_call &c)
     return added ? ADDED : c.rules ? BITS : NO_RULES;
 }
 
-/** The largest number of blocks of `tile` keys or rows that c.units can hold. */
+/** An upper bound of the number of units of a call, each with `tile` rows or, if `keys`, `tile`
+ * keys. */
 inline int64_t attention_unit_room(const attention_call &c, bool keys, int tile)
 {
     if (c.q_starts)
         return (keys ? c.k_tokens : c.q_tokens) / tile + c.batches;
     return (int64_t)c.batches * (((keys ? c.keys : c.rows) + tile - 1) / tile);
 }
-/** Bytes of the memory of attention_place_list() for lists of up to `room` blocks. */
+/** Bytes of the memory of attention_place_list() for lists of up to `room` units. */
 inline int64_t attention_list_bytes(const attention_call &c, int64_t room)
 {
     return (int64_t)c.batches * 4 * (int64_t)sizeof(CUtensorMap) + 128 +
@@ -297,18 +309,19 @@ template <class T>
 cudaError_t attention_mma_backward(const attention_call &c, bool keys, cudaStream_t stream);
 /** True if the shared memory of a block suffices for the forward or backward mma kernels. */
 bool attention_mma_holds(const attention_call &c, bool backward);
-/** Number of runs of tiles in a pass of the backward mma kernels, determined by the shape alone;
- * and the bytes of c.parts that the runs need. */
+/** Number of runs of tiles in a pass of the backward mma kernels, determined by the shape alone. */
 int attention_mma_runs(const attention_call &c, bool keys);
+/** Bytes of c.parts that these runs need; 0 for one run. */
 int64_t attention_mma_part_bytes(const attention_call &c, bool keys);
 template <class T>
 cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream);
 template <class T>
 cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream);
-/** True if a call has so few rows that blocks split the keys; the number of runs of keys,
- * determined by the shape alone; and the bytes of c.parts for c.splits runs. */
+/** True if a call has so few rows or heads that the split kernels serve it. */
 bool attention_splits(const attention_call &c);
+/** Number of runs of keys for the split kernels, determined by the shape alone. */
 int attention_split_count(const attention_call &c);
+/** Bytes of c.parts for c.splits runs; 0 for one run. */
 int64_t attention_split_bytes(const attention_call &c);
 template <class T>
 cudaError_t attention_split_forward(const attention_call &c, cudaStream_t stream);

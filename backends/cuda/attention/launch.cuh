@@ -1,4 +1,4 @@
-/** @file launch.cuh  Launches of attention kernels whose blocks process rows. */
+/** @file launch.cuh  Launches of attention kernels whose blocks process tiles of rows or keys. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_LAUNCH_CUH
 #define TS_CUDA_ATTENTION_LAUNCH_CUH
@@ -8,10 +8,11 @@
 
 namespace ts {
 
-/** Launches a kernel whose blocks have `rows` rows, `threads` threads and `bytes` bytes of dynamic
- * shared memory, on the `length` rows of each of `heads` heads. Without rows it launches nothing.
- * early: launches by launch_early(); the kernel must then wait for the previous kernel itself
- * (runtime/early.cuh). */
+/** Launches a kernel with the arguments x, whose blocks have `rows` rows (or keys), `threads`
+ * threads and `bytes` bytes of dynamic shared memory, on the `length` rows of each of `heads`
+ * heads. Blocks are numbered head by head. Without rows it launches nothing; for more than
+ * INT32_MAX blocks it returns cudaErrorInvalidConfiguration. early: launches by launch_early(); the
+ * kernel must then wait for the previous kernel itself (runtime/early.cuh). */
 template <class... P, class... X>
 cudaError_t attention_launch_as(bool early, void (*kernel)(P...), int64_t heads, int64_t length,
                                 int rows, int threads, int bytes, cudaStream_t stream,

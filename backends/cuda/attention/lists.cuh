@@ -1,9 +1,11 @@
 /**
  * @file lists.cuh
- * Sequences of different lengths on Hopper: packed sequences, and key lengths per batch. A kernel
- * lists the blocks of all sequences, longest first, so that no block is launched for rows or keys
- * that do not exist. It also writes TMA descriptors for each sequence, which end at the sequence's
- * last row or key: TMA then replaces elements of other sequences by zeros and does not write there.
+ * Sequences of different lengths on Hopper: packed sequences, and key lengths per batch. A unit of
+ * work is a tile of rows or of keys of one sequence. Before the attention kernel,
+ * attention_list_kernel() lists the units of all sequences, those with the most tiles first; rows
+ * and keys beyond the end of a sequence have no unit. The kernel also writes descriptors for TMA,
+ * the copy engine, for each sequence. They end at the sequence's last row or key, so TMA replaces
+ * elements of later sequences by zeros and does not write there.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_LISTS_CUH
@@ -14,24 +16,24 @@
 
 namespace ts {
 
-/** How a list divides a call: into blocks of `tile` rows or, if `keys`, of `tile` keys. The cost of
- * a block is the number of tiles of `other` keys or rows that it streams. */
+/** How a list divides a call: into units of `tile` rows or, if `keys`, of `tile` keys. The cost of
+ * a unit is the number of tiles of `other` keys or rows that it streams. */
 struct attention_division {
-    CUtensorMap maps[4]; /* of whole tensors */
-    int of_keys;         /* bit i: maps[i] is of keys or values */
+    CUtensorMap maps[4]; /* descriptors of whole tensors, copied to c.maps for each sequence */
+    int of_keys;         /* bit i: maps[i] is of keys or values; else of queries or results */
     bool keys;
     int tile, other;
 };
 
-/** Block 0 lists the blocks of all sequences in c.units and zeroes *c.taken; each other block
- * writes c.maps of four sequences. A block's place among blocks of equal cost is not fixed. */
+/** Block 0 lists the units of all sequences in c.units and zeroes *c.taken; each other block
+ * writes c.maps of four sequences. The order of units of equal cost is not fixed. */
 static __global__ void __launch_bounds__(512)
     attention_list_kernel(const __grid_constant__ attention_call c,
                           const __grid_constant__ attention_division d)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    constexpr int LEVELS = 512, /* of costs; level 0 is the highest cost */
-        FEW = 4096;             /* blocks, counted as if all batches had the most */
+    constexpr int LEVELS = 512, /* levels of cost; level 0 has the units with the highest cost */
+        FEW = 4096;             /* maximum units of calls with `few`, see below */
     __shared__ unsigned starts[LEVELS], sums[LEVELS / 32];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     begin_next_kernel();
@@ -59,10 +61,11 @@ static __global__ void __launch_bounds__(512)
         int tiles = (max(seen.end - seen.first, 0) + d.other - 1) / d.other;
         f(batch, block, LEVELS - 1 - min(tiles, LEVELS - 1));
     };
-    int most = ((d.keys ? c.keys : c.rows) + d.tile - 1) / d.tile; /* blocks of a batch */
+    int most = ((d.keys ? c.keys : c.rows) + d.tile - 1) / d.tile; /* units of a batch */
     bool few = (int64_t)most * c.batches <= FEW;
-    /* f(batch, block, level) for all blocks. With few of them each thread takes one at a time;
-       else, as batches may have far fewer than the most, a warp takes those of 32 batches. */
+    /* Calls f(batch, block, level) for all units. If there are few, each thread takes one at a
+       time; else, as batches may have far fewer units than the most, a warp takes those of 32
+       batches. */
     auto each_block = [&](auto &&f) {
         for (int i = threadIdx.x; few && i < most * c.batches; i += (int)blockDim.x) {
             int batch = i / most, block = i - batch * most;
@@ -116,14 +119,13 @@ static __global__ void __launch_bounds__(512)
 #endif
 }
 
-/** A descriptor in global memory that attention_list_kernel() wrote. The calling thread may pass it
- * to TMA. */
+/** Returns a descriptor of c.maps, after a fence that lets the calling thread pass it to TMA. */
 __device__ __forceinline__ const CUtensorMap *attention_map(const CUtensorMap *map)
 {
     asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
     return map;
 }
-/** Batch coordinate of a descriptor: packed sequences are one batch. */
+/** Coordinate of a batch in a descriptor's tensor: packed sequences are one batch. */
 __device__ __forceinline__ int attention_batch(const attention_call &c, int batch)
 {
     return c.q_starts ? 0 : batch;

@@ -1,6 +1,7 @@
 /**
  * @file mma.cuh
- * Attention forward in tiles on the tensor cores of sm_80 (Dao, FlashAttention-2, 2023).
+ * Attention forward in tiles on the tensor cores of sm_80 and later (Dao, FlashAttention-2, 2023),
+ * and functions of tiles that mma_backward.cuh and split.cuh share.
  *
  * A block of four warps owns 64 * TALL query rows, 16 * TALL per warp, and iterates over tiles of
  * WIDE keys and values in shared memory. The scores of a row are in four lanes of one warp, so the
@@ -68,10 +69,10 @@ __device__ __forceinline__ void products(float (&s)[TALL][WIDE / 8][4], attentio
 }
 
 /**
- * sum[m] += p[m] b, for the WIDE rows of b and its first `depth` columns, rounded up to 32.
- * operand(left, m, k) sets `left` to columns 16 k to 16 k + 15 of p[m] as a left operand. PARTS
- * warps share the columns: each computes every PARTS-th run of 32 columns, this warp starting at
- * run `part`.
+ * sum[m] += p[m] b, for the WIDE rows of b and its first `depth` columns, rounded up to 32. The
+ * caller's operand(left, m, k) sets `left` to columns 16 k to 16 k + 15 of p[m] as a left operand.
+ * PARTS warps share the columns of b: each computes every PARTS-th run of 32 columns, this warp
+ * starting at run `part`.
  */
 template <class T, int DEPTH, int TALL, int WIDE, int PARTS = 1, class F>
 __device__ __forceinline__ void accumulate_operand(float (&sum)[TALL][DEPTH / PARTS / 8][4],
@@ -217,7 +218,8 @@ template <class T> __device__ __forceinline__ auto own_mask(const attention_call
     return [&c](int64_t i) { return widen(((const T *)c.mask)[i]); };
 }
 
-/** Sizes of a block. DEPTH: columns of the tiles, at least those of the operands. */
+/** Sizes of a block. DEPTH: columns of the tiles, at least those of the operands. rows: query rows;
+ * bytes: shared memory for a tile of queries, one of keys and one of values. */
 template <class T, int DEPTH_, bool RULES> struct attention_mma_shape {
     static constexpr int depth = DEPTH_, tall = depth > 128 || RULES ? 1 : 2,
                          wide = depth > 64 ? 32 : 64;

@@ -1,5 +1,5 @@
-/** @file pairs.cuh  Computes (lse, delta) of each row for both backward passes on tensor
- * cores. */
+/** @file pairs.cuh  Computes the pairs (lse, delta) of all rows, before the backward passes on
+ * tensor cores. lse is the row's log-sum-exp, delta the row sum of g * out. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_PAIRS_CUH
 #define TS_CUDA_ATTENTION_PAIRS_CUH
@@ -9,7 +9,8 @@
 
 namespace ts {
 
-/** The packed sequence with row `at` of c.pairs, or with the padding before or at this row. */
+/** The packed sequence to which row `at` of c.pairs belongs. The padding after a sequence's rows
+ * belongs to it, too. */
 __device__ __forceinline__ int attention_sequence_of(const attention_call &c, int64_t at)
 {
     int low = 0, high = c.batches - 1;
@@ -24,8 +25,8 @@ __device__ __forceinline__ int attention_sequence_of(const attention_call &c, in
 }
 
 /**
- * Writes (lse log2(e), delta) of each row to c.pairs, where delta is the row sum of g * out, minus
- * g_lse. LANES lanes share a row of the tensors, 8 columns each. For rows without visible keys,
+ * Writes (lse log2(e), delta - g_lse) of each row to c.pairs; a c.g_lse that is NULL counts as 0.
+ * LANES lanes share a row of the tensors, 8 columns each. For rows without visible keys,
  * whose lse is -Inf, the first number is 0; their scores of -Inf then give probabilities of 0. Rows
  * c.q_tokens to c.pair_rows - 1, and rows between packed sequences, are padding: the first number
  * is +Inf, so that their probabilities are 0. The kernel also zeroes c.sums and *c.taken, unless

@@ -17,11 +17,14 @@ namespace ts {
 
 enum { SIDE = 32, SLICE = 128, PLAIN_THREADS = 256 };
 
+/* A is the type of the arithmetic: double for f64, else float. */
+
 template <class A> struct plain_pair {
     A lse, delta;
 };
 template <class A> using plain_tile = A[SIDE][SIDE + 1];
 
+/** Loads element i of `data`, which has the call's dtype. */
 template <class A>
 __device__ __forceinline__ A plain_get(const attention_call &c, const void *data, int64_t i)
 {
@@ -32,6 +35,7 @@ __device__ __forceinline__ A plain_get(const attention_call &c, const void *data
                : c.type == ATTENTION_BF16 ? widen(((const bf16 *)data)[i])
                                           : widen(((const f16 *)data)[i]);
 }
+/** Stores x as element i of `data`, which has the call's dtype. */
 template <class A>
 __device__ __forceinline__ void plain_set(const attention_call &c, void *data, int64_t i, A x)
 {
@@ -72,8 +76,8 @@ __device__ __forceinline__ void plain_load(const attention_call &c, plain_tile<A
     }
 }
 
-/** s = the dot products of SIDE rows of a, starting at `row`, and SIDE rows of b, starting at
- * `other`. The tiles `left` and `right` are scratch. */
+/** s = a thread's dot products of SIDE rows of a, starting at `row`, and SIDE rows of b, starting
+ * at `other`. The tiles `left` and `right` are scratch. The whole block calls. */
 template <class A>
 __device__ __forceinline__ void
 plain_products(const attention_call &c, A (&s)[2][2], const plain_matrix &a, int row,
@@ -95,7 +99,7 @@ plain_products(const attention_call &c, A (&s)[2][2], const plain_matrix &a, int
 }
 
 /** sum += p b, for the SIDE rows of b starting at `row` and SLICE columns starting at `column`. The
- * tile `right` is scratch. */
+ * tile `right` is scratch. The whole block calls. */
 template <class A>
 __device__ __forceinline__ void plain_accumulate(const attention_call &c, A (&sum)[2][SLICE / 16],
                                                  const plain_tile<A> &p, const plain_matrix &b,
@@ -135,7 +139,8 @@ __device__ __forceinline__ void plain_write(const attention_call &c, const atten
         }
 }
 
-/** The score of a pair, -Inf where it is hidden. */
+/** The score of a pair from its raw score, or -Inf if window or mask hide the pair. Sets `slope` to
+ * the derivative of the score with respect to the scaled score. */
 template <class A>
 __device__ __forceinline__ A plain_score(const attention_call &c, const attention_span &span, A raw,
                                          int batch, int head, int row, int key, A &slope)
@@ -219,8 +224,8 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
             sum[threadIdx.x] == 0 ? (A)-INFINITY : top[threadIdx.x] + log(sum[threadIdx.x]);
 }
 
-/** Writes (lse, delta) of each row to c.pairs: lse is 0 for rows without visible keys; delta = the
- * row sum of g out, less g_lse. A warp computes one row of the tensors. */
+/** Writes (lse, delta) of each row to c.pairs: lse, or 0 for rows without visible keys; delta is
+ * the row sum of g * out, minus g_lse. A warp computes one row of the tensors. */
 template <class A>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
     attention_plain_pairs_kernel(const __grid_constant__ attention_call c)

@@ -1,9 +1,10 @@
 /**
- * @file rules.cuh  Applies mask and dropout to a tile of scores on tensor cores.
+ * @file rules.cuh  Applies masks, dropout and softcap to a tile of scores on tensor cores.
  *
- * One bit per pair says whether a boolean mask shows the pair and dropout keeps it. A lane computes
- * the bits of consecutive keys, because one Philox block serves four pairs. Lanes then exchange
- * bits, so that each lane holds the bits of its own elements in registers.
+ * For boolean masks and dropout, a lane holds bits in registers, one per pair of its scores:
+ * whether the mask shows the pair, and whether dropout keeps it. A lane first computes the bits of
+ * consecutive keys, because one Philox block (four random words) serves four pairs. Lanes then
+ * exchange bits, so that each lane has the bits of its own elements.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_RULES_CUH
@@ -14,7 +15,8 @@
 
 namespace ts {
 
-/** Bits of a lane's elements of N tiles of 16 x 8: element e of tile n is bit 4 n + e. */
+/** Bits of a lane's elements of N tiles of 16 x 8: bit 4 n + e is for element e of tile n, in the
+ * layout of mma(). */
 template <int N> struct attention_bits {
     uint32_t words[(N + 7) / 8];
 
@@ -22,14 +24,15 @@ template <int N> struct attention_bits {
     {
         return words[n / 8] >> (n % 8 * 4 + e) & 1;
     }
+    /** Sets the bits from element e of tile n on. */
     __device__ __forceinline__ void add(int n, int e, uint32_t bits)
     {
         words[n / 8] |= bits << (n % 8 * 4 + e);
     }
     /** Two lanes whose indices differ in the bit `lane` exchange half of each group of four bits:
      * the lower lane gives its bits outside `low` and receives the upper lane's bits inside `low`,
-     * shifted by `shift`. With low 0x33333333 and shift 2, (ab, cd) and (ef, gh) become (ab, ef)
-     * and (cd, gh). */
+     * shifted by `shift`. With low 0x33333333 and shift 2, the pairs of bits (ab, cd) and
+     * (ef, gh), low pair first, become (ab, ef) and (cd, gh). */
     __device__ __forceinline__ void trade(int lane, int shift, uint32_t low)
     {
 #pragma unroll
@@ -41,8 +44,8 @@ template <int N> struct attention_bits {
     }
 };
 
-/** The bits of a warp that has 16 rows and 8 N keys. chunk(row, key): the bits of 2 N keys of a
- *  row; bit i is key + i. */
+/** The bits of a warp that has 16 rows and 8 N keys. chunk(row, key) returns the bits of 2 N keys
+ *  of a row; bit i is of key + i. */
 template <int N, class F>
 __device__ __forceinline__ attention_bits<N> attention_bits_of_rows(F &&chunk)
 {
@@ -63,7 +66,8 @@ __device__ __forceinline__ attention_bits<N> attention_bits_of_rows(F &&chunk)
     return bits;
 }
 
-/** The bits of a warp that has 16 keys and 8 N rows. chunk(row): the bits of a row's 16 keys. */
+/** The bits of a warp that has 16 keys and 8 N rows. chunk(row) returns the bits of a row's 16
+ *  keys. */
 template <int N, class F>
 __device__ __forceinline__ attention_bits<N> attention_bits_of_keys(F &&chunk)
 {
@@ -140,7 +144,7 @@ __device__ __forceinline__ float attention_sum(float score, float added)
     return added == -INFINITY ? added : sum < -2e38f ? -2e38f : sum;
 }
 
-/** Sets the scores of pairs that the mask hides to -Inf. */
+/** Sets the scores of pairs that a boolean mask hides to -Inf. */
 template <int N>
 __device__ __forceinline__ void hide_scores(float (&s)[N][4], const attention_bits<N> &shown)
 {
@@ -197,7 +201,7 @@ __device__ __forceinline__ uint32_t bits_of_bytes(uint32_t x)
     return (__vcmpne4(x, 0) & 0x01010101u) * 0x01020408u >> 24 & 15;
 }
 
-/** Mask and dropout of one query head. */
+/** Mask, dropout and softcap of one query head. Rows and keys are indices in the sequence. */
 struct attention_head {
     const attention_call &c;
     const attention_span &span;
@@ -222,7 +226,8 @@ struct attention_head {
         bits.trade(1, 2, 0x33333333);
         return bits;
     }
-    /** kept_of_rows() for a warp's 16 keys starting at `key` and 8 N rows starting at `row`. */
+    /** kept_of_rows() for a warp's 16 keys starting at `key` and 8 N rows starting at `row`, whose
+     * scores are transposed: tile n has keys x rows. */
     template <int N>
     __device__ __forceinline__ attention_bits<N> kept_of_keys(int row, int key) const
     {
@@ -261,7 +266,7 @@ struct attention_head {
                                        : ((const float *)c.mask)[at];
     }
 
-    /** attention_score() of a pair, with the addend of an additive mask. */
+    /** attention_score() of a pair, with the element of an additive mask of dtype T or f32. */
     template <class T>
     __device__ __forceinline__ float score(float raw, int row, int key, float &slope) const
     {
@@ -269,8 +274,9 @@ struct attention_head {
     }
 
     /**
-     * Adds mask / scale to a lane's raw scores; the scale multiplies the sums later. Addends are
-     * clamped to +-1e37, so that a row with only such scores still has weights; -Inf hides a pair.
+     * Adds an additive mask, of dtype T or f32, divided by the scale to a lane's raw scores; the
+     * scale multiplies the sums later. Addends are clamped to +-1e37, so that a row with only such
+     * scores still has weights; -Inf hides a pair.
      * The mask's row and key strides must be below 2^31.
      * @param place  place(n, e): (row, key) of element e of tile n
      */
@@ -313,7 +319,8 @@ struct attention_head {
         }
     }
     /**
-     * Replaces a lane's raw scores by attention_score(), with the mask's addends.
+     * Replaces a lane's raw scores by attention_score(), with the elements of an additive mask of
+     * dtype T or f32.
      * @param place  place(n, e): (row, key) of element e of tile n
      * @param slope  as in scale_scores()
      */

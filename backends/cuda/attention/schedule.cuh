@@ -1,5 +1,5 @@
-/** @file schedule.cuh  The order in which blocks process rows and heads on Hopper, and
- * the results of rows without keys. */
+/** @file schedule.cuh  The order in which blocks process tiles and heads on Hopper, and the results
+ * of rows without keys. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_SCHEDULE_CUH
 #define TS_CUDA_ATTENTION_SCHEDULE_CUH
@@ -8,17 +8,19 @@
 
 namespace ts {
 
-/** A block's unit of work: a block of rows or keys, the head and the batch. */
+/** A unit of work: the index of a tile of rows or keys (`block`), the head and the batch. */
 struct attention_place {
     int block, head, batch;
 };
 /**
- * Maps a work index to a place. Heads are processed in sections of `together` heads, whose keys and
- * values fit in L2 at the same time. Within a section block 0 of each head comes first, then block
- * 1; kernels number blocks so that under a causal mask block 0 has the most work.
- * @param blocks  blocks of a head
- * @param heads   heads of a batch
- * @param all     heads of all batches
+ * Maps the index of a unit of work to its place. Heads are processed in sections of `together`
+ * heads, whose streamed tensors (keys and values, or queries and gradients) fit in the L2 cache at
+ * the same time. Within a section, block 0 of each head comes first, then block 1, and so on;
+ * kernels number blocks so that under a causal mask block 0 has the most work.
+ * @param blocks    blocks of a head
+ * @param heads     heads of a batch
+ * @param all       heads of all batches
+ * @param together  heads of a section, from attention_together()
  */
 __device__ __forceinline__ attention_place attention_longest_first(unsigned index, unsigned blocks,
                                                                    unsigned heads, unsigned all,
@@ -32,7 +34,8 @@ __device__ __forceinline__ attention_place attention_longest_first(unsigned inde
     return {(int)block, (int)(which - batch * heads), (int)batch};
 }
 
-/** Number of heads with `bytes` bytes each that fit in 32 MiB of L2; 1 to `heads`. */
+/** Number of heads whose streamed tensors, of `bytes` bytes each, fit in 32 MiB of the L2 cache,
+ * which has 50 MiB on an H200; 1 to `heads`. */
 inline int attention_together(int64_t bytes, int64_t heads)
 {
     int64_t fit = bytes > 0 ? (32 << 20) / bytes : heads;

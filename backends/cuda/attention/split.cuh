@@ -4,11 +4,11 @@
  * 2023).
  *
  * The rows of all query heads that share a key head are packed into tiles of 16 or 32 rows. Each
- * tile reads keys and values once. The visible keys are divided into runs. A block of four warps
- * processes one run for one tile of rows; each warp streams every fourth tile of keys and values
- * through its own ring in shared memory and keeps sums, maxima and results of the tile's rows. The
- * block merges the results of its warps.
- * If there are several runs, a second kernel merges their results. Both merge in a fixed order.
+ * tile of rows reads keys and values once. The visible keys are divided into runs. A block of four
+ * warps processes one run for one tile of rows; each warp streams every fourth tile of keys and
+ * values through its own ring in shared memory and keeps sums, maxima and results of the tile's
+ * rows. The block merges the results of its warps. If there are several runs, a second kernel,
+ * attention_merge_kernel(), merges their results. Both merge in a fixed order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_SPLIT_CUH
@@ -20,7 +20,7 @@
 namespace ts {
 
 /** Sizes of a block. TALL: number of fragments of 16 rows. tile, ring, bytes: bytes of a tile of
- * keys or values, of a warp's ring, of the block's shared memory. */
+ * keys or values, of a warp's ring of `stages` such pairs, of the block's shared memory. */
 template <class T, int DEPTH_, int TALL_> struct attention_split_shape {
     static constexpr int depth = DEPTH_, tall = TALL_, rows = 16 * tall, warps = 4,
                          threads = 32 * warps, stages = 3;
@@ -47,8 +47,8 @@ __device__ __forceinline__ attention_split_row split_row_of(const attention_call
     return {group * c.share + r / c.rows, r % c.rows};
 }
 
-/** One warp starts the asynchronous copy of a tile. Rows at `rows` and above and
- * columns at `columns` and above become zero. */
+/** A warp starts the asynchronous copy of a tile of ROWS rows; step: elements from row to row of
+ * `from`. Rows at `rows` and above and columns at `columns` and above become zero. */
 template <int ROWS, int HALVES, class T>
 __device__ __forceinline__ void load_by_warp(mma_tile<HALVES> tile, const T *from, int64_t step,
                                              int rows, int columns, int lane)
@@ -64,7 +64,7 @@ __device__ __forceinline__ void load_by_warp(mma_tile<HALVES> tile, const T *fro
     }
 }
 
-/** Writes two neighbours of a row, rounded to T. */
+/** Writes two adjacent elements of a row, rounded to T. */
 template <class T> __device__ __forceinline__ void write_two(T *to, float first, float second)
 {
     if constexpr (sizeof(T) == 4)
@@ -319,8 +319,8 @@ static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TA
 /** With this many runs or more, attention_merge_kernel() uses 1,024 threads per row, else 256. */
 constexpr int merge_many = 33;
 
-/** Merges the runs of keys. A block computes one row; each team of DEPTH / 4 threads adds every
- * TEAMS-th run. */
+/** Merges the partial results of the runs of keys and writes c.out and, unless NULL, c.lse. A block
+ * computes one row; each team of DEPTH / 4 threads adds every TEAMS-th run. */
 template <class T, int DEPTH, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
     attention_merge_kernel(const __grid_constant__ attention_call c)

@@ -24,9 +24,10 @@
 
 namespace ts {
 
-/** Sizes of a block. wide: keys per tile; stages: tiles in a ring; row_stages: tiles of queries;
- * many, few: registers per thread of consumers and of the producer; mask_stages: tiles in the ring
- * of an additive mask, or 0 if the kernel has no such ring. */
+/** Sizes of a block. groups: consumer groups; rows: query rows; wide: keys per tile; stages: tiles
+ * in the ring of keys and in that of values; row_stages: tiles of queries; many, few: registers per
+ * thread of consumers and of the producer; mask_stages: tiles in the ring of an additive mask, or 0
+ * if the kernel has no such ring. RULES: an attention_hopper_rules. */
 template <int DEPTH_, int GROUPS, int RULES> struct attention_wgmma_shape {
     static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups,
                          row_stages = depth > 128 && groups > 1 ? 1 : 2;
@@ -64,9 +65,10 @@ struct alignas(16) attention_lengths {
 /**
  * Online softmax: replaces scores by probabilities relative to the running maximum `top` and adds
  * them to `sum`. Returns whether the maximum was raised; then `rescale` is the factor for earlier
- * results. The maximum is raised only if some row of the warp grows by more than a factor of 2^8,
- * so probabilities may exceed 1. EXACT subtracts before scaling if the maximum is so large that the
- * rounding error of the product would matter, such as the lowest numbers that a mask adds.
+ * results. The maximum is raised only if it grows by more than 8, as an exponent of 2, in some row
+ * of the warp; so probabilities may reach 2^8. EXACT subtracts before scaling if the maximum is so
+ * large that the rounding error of the product would matter, such as the lowest numbers that a mask
+ * adds.
  */
 template <bool EXACT, int N>
 __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)[2],
@@ -123,9 +125,10 @@ __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)
     return grows;
 }
 
-/** together: see attention_longest_first(). counter: blocks take their next units of work from it;
- * NULL: a block computes every gridDim.x-th unit. turns: named barriers order the consumers'
- * turns. staged: the ring of the mask is in use, and mask_map describes the mask. */
+/** Writes c.out and, unless NULL, c.lse. DEPTH, GROUPS, RULES: see attention_wgmma_shape. together:
+ * see attention_longest_first(). counter: blocks take their next units of work from it; NULL: a
+ * block computes every gridDim.x-th unit. turns: named barriers order the consumers' turns. staged:
+ * the ring of the mask is in use, and mask_map describes the mask. */
 template <class T, int DEPTH, int GROUPS, int RULES>
 static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RULES>::threads, 1)
     attention_wgmma_kernel(const __grid_constant__ attention_call c,
@@ -140,8 +143,9 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     using S = attention_wgmma_shape<DEPTH, GROUPS, RULES>;
     constexpr int WIDE = S::wide;
     extern __shared__ char shared[];
-    constexpr bool UNEVEN = RULES == LENGTHS || RULES == ANY; /* blocks are in c.units */
-    __shared__ attention_rows work_item[4]; /* read after the stages of queries are released */
+    constexpr bool UNEVEN = RULES == LENGTHS || RULES == ANY; /* units are in c.units */
+    __shared__ attention_rows work_item[4]; /* more than stages of queries, because an item is read
+                                               after its stage is released */
     __shared__ attention_lengths lengths[UNEVEN ? 4 : 1];
     uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + S::row_stages * S::q_bytes,
              k = out + S::q_bytes, v = k + S::stages * S::tile_bytes,
@@ -213,7 +217,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                 attention_clear_rows<T, S::rows, DEPTH>(c, span, at.batch, at.head, first);
             } else if (threadIdx.x == 0) {
                 int last = last_tile(first), tiles = last + 1 - seen.first / WIDE;
-                /* with one stage, the queries wait for the last scores of the rows before */
+                /* With one stage of queries, their load waits for the last scores of the previous
+                 * rows, so the pending values are loaded before; else after the next keys. */
                 bool late = S::row_stages > 1;
                 if (!late && passed)
                     fetch_values(round - 1);
@@ -270,7 +275,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         return;
     }
 
-    if constexpr (GROUPS > 1) /* otherwise each thread already has the maximum */
+    if constexpr (GROUPS > 1) /* a thread of a single group has the most already */
         registers_grow<S::many>();
     constexpr int turn = 2 * 128;
     int thread = threadIdx.x % 128, lane = thread % 32,

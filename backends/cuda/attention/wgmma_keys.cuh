@@ -1,13 +1,16 @@
 /**
  * @file wgmma_keys.cuh
- * Gradients of keys and values on Hopper and, with SUMS, of queries in the same pass (Shah et al.,
+ * Gradients of keys and values on Hopper and, if wanted, of queries in the same pass (Shah et al.,
  * FlashAttention-3, 2024).
  *
  * A block holds a tile of (k, v) and streams tiles of (q, g). Each of two groups of four warps owns
  * 64 keys and computes transposed scores, which in registers are the left operands of the products
- * for dk and dv. With SUMS, the groups exchange the gradients of scores through shared memory; each
+ * for dk and dv. For dq, the groups exchange the gradients of scores through shared memory; each
  * computes a half of the tile of dq over all 128 keys and adds it to c.sums by f32 atomics, so the
- * order of these sums is not fixed.
+ * order of these sums is not fixed. attention_wgmma_sums_kernel() then rounds the sums. If one
+ * block has all keys of a head (OWNED), it writes dq itself.
+ *
+ * A third group of four warps has the producer, one thread that starts the copies by TMA.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_KEYS_CUH
@@ -22,7 +25,8 @@
 
 namespace ts {
 
-/** Sizes of a block. keys: keys of the held tile; rows: rows of a streamed tile. */
+/** Sizes of a block. keys: keys of the held tile; rows: rows of a streamed tile; stages: pairs of
+ * streamed tiles in shared memory. RULES: an attention_hopper_rules. */
 template <int DEPTH_, int RULES = NO_RULES> struct attention_wgmma_keys_shape {
     static constexpr int depth = DEPTH_, groups = 2, keys = 64 * groups,
                          rows = depth == 64 ? 128 : 64;
@@ -109,8 +113,10 @@ __device__ __forceinline__ void attention_write_dq(const float (&v)[8][4], float
         }
 }
 
-/** together: see attention_longest_first(). counter: blocks take their next units of work from it;
- * NULL: one unit per block, or with OWNED every gridDim.x-th unit. */
+/** Writes c.dk and c.dv unless they are NULL, and with DQ, an attention_dq, the gradients of
+ * queries. RULES: an attention_hopper_rules. together: see attention_longest_first(). counter:
+ * blocks take their next units of work from it; NULL: one unit per block, or with OWNED every
+ * gridDim.x-th unit. */
 template <class T, int DEPTH, int DQ, int RULES>
 static __global__ void __launch_bounds__(384, 1)
     attention_wgmma_keys_kernel(const __grid_constant__ attention_call c,
@@ -124,7 +130,7 @@ static __global__ void __launch_bounds__(384, 1)
     using S = attention_wgmma_keys_shape<DEPTH, RULES>;
     constexpr int ROWS = S::rows;
     constexpr bool SUMS = DQ != NO_DQ;                        /* computes gradients of queries */
-    constexpr bool UNEVEN = RULES == LENGTHS || RULES == ANY, /* blocks are in c.units */
+    constexpr bool UNEVEN = RULES == LENGTHS || RULES == ANY, /* units are in c.units */
         DRAWS = RULES == BITS || RULES == ANY;
     using work = attention_keys_work<S::keys, ROWS, UNEVEN, DQ == OWNED>;
     extern __shared__ char shared[];
@@ -455,7 +461,7 @@ static __global__ void __launch_bounds__(384, 1)
                     wgmma_commit();
                 }
                 if constexpr (DQ == OWNED)
-                    if (i + 1 < w.total) /* here, because s has no values */
+                    if (i + 1 < w.total) /* here, because the registers of s are free */
                         make_pairs(i + 1);
                 wgmma_wait<1 + SUMS>();
                 pin_accumulators(dv);
@@ -519,8 +525,8 @@ static __global__ void __launch_bounds__(384, 1)
 #endif
 }
 
-/** Scales c.sums, which have the layout of the groups' accumulators, rounds them and writes dq. A
- * warp converts 16 rows x 64 columns. */
+/** Scales c.sums, whose layout is that of the groups' accumulators, rounds them and writes dq,
+ * after attention_wgmma_keys_kernel() with SUMMED. A warp converts 16 rows x 64 columns. */
 template <class T, int DEPTH>
 static __global__ void __launch_bounds__(256)
     attention_wgmma_sums_kernel(const __grid_constant__ attention_call c)

@@ -1,8 +1,9 @@
 /**
  * @file wgmma_queries.cuh
  * Gradients of queries on Hopper in a separate pass, which adds in a fixed order. A block holds a
- * tile of (q, g) and streams tiles of (k, v). A group of four warps owns 64 rows. It computes the
- * gradients of the scores in registers and uses them as the left operand of the product for dq.
+ * tile of (q, g) and streams tiles of (k, v). Each of two groups of four warps owns 64 rows. It
+ * computes the gradients of the scores in registers and uses them as the left operand of the
+ * product for dq. A third group has the producer, one thread that starts the copies by TMA.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_QUERIES_CUH
@@ -16,7 +17,8 @@
 
 namespace ts {
 
-/** Sizes of a block. rows: rows of the held tile; wide: keys of a streamed tile. */
+/** Sizes of a block. rows: rows of the held tile; wide: keys of a streamed tile; stages: pairs of
+ * streamed tiles in shared memory. RULES: an attention_hopper_rules. */
 template <int DEPTH_, int RULES> struct attention_wgmma_queries_shape {
     static constexpr int depth = DEPTH_, groups = 2, rows = 64 * groups,
                          /* a mask's elements and slopes need registers */
@@ -29,8 +31,8 @@ template <int DEPTH_, int RULES> struct attention_wgmma_queries_shape {
         1024 + 2 * held_bytes + stages * stage_bytes + 8 + tile_ring<stages>::bytes;
 };
 
-/** One block per tile of rows, head and batch, or per block in c.units and head. together: see
- * attention_longest_first(). */
+/** Writes c.dq. One block per tile of rows, head and batch, or per unit in c.units and head.
+ * together: see attention_longest_first(). */
 template <class T, int DEPTH, int RULES>
 static __global__ void __launch_bounds__(384, 1)
     attention_wgmma_queries_kernel(const __grid_constant__ attention_call c,

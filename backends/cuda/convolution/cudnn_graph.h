@@ -1,6 +1,8 @@
 /**
  * @file cudnn_graph.h
- * Plans of cuDNN for a convolution: the graph of a call, the engines that may run it, execution.
+ * Plans of cuDNN for a convolution: the graph of a call, the engines that may run it, execution. An
+ * engine is an algorithm of cuDNN; a plan is an engine prepared for a graph. cudnn.c implements
+ * these functions, cudnn_choice.c measures the plans.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CUDNN_GRAPH_H
@@ -8,10 +10,10 @@
 
 #include "backends/cuda/convolution/cudnn.h"
 
-/** A cudnnBackendDescriptor_t. */
+/** A cudnnBackendDescriptor_t, cuDNN's type for all its objects. */
 typedef void *ts_cudnn_descriptor;
 
-/** Everything that the choice of an engine depends on. dtype: ts_dtype; result:
+/** Everything that the choice of an engine depends on. device: index; dtype: ts_dtype; result:
  *  ts_cuda_conv_result; bias: 1 if the call has a bias, else 0; after: as in ts_cuda_cudnn_of();
  *  the fields starting at `dims`: as in ts_convolution. */
 typedef struct ts_cudnn_key {
@@ -38,12 +40,13 @@ typedef struct ts_cudnn_graph {
                           failed, 0: none */
 } ts_cudnn_graph;
 
-/** True if cuDNN can be used. Opens the library at the first call. Except ts_cudnn_is_supported(),
- *  the functions below require that it returned true. */
+/** True if cuDNN can be used. Opens the library at the first call: the file that TS_CUDA_CUDNN
+ *  names, or the installed one. Except ts_cudnn_is_supported(), the functions below require that it
+ *  returned true. */
 bool ts_cudnn_is_available(void);
 /** The library's version, as cudnnGetVersion() returns it. */
 int64_t ts_cudnn_version(void);
-/** Text of a status of cuDNN. */
+/** cuDNN's text for one of its statuses. */
 const char *ts_cudnn_text(int status);
 /** Opens a handle for the current device; returns cuDNN's status, 0 for success. Handles stay open
  *  until the process ends. */
@@ -63,8 +66,9 @@ int ts_cudnn_plans(ts_cudnn_graph *graph, void *handle, int only,
 void ts_cudnn_drop_plan(ts_cudnn_plan *plan);
 /** Destroys a graph's descriptors. Destroy its plans first. */
 void ts_cudnn_drop(ts_cudnn_graph *graph);
-/** Queues a plan on a stream; returns cuDNN's status. Several threads may use a handle. workspace:
- *  plan->workspace bytes of device memory. Operands must be 16-byte aligned. */
+/** Queues a plan on a stream; returns cuDNN's status, 0 for success. Several threads may use a
+ *  handle at the same time. workspace: plan->workspace bytes of device memory. Operands must be
+ *  16-byte aligned. */
 int ts_cudnn_queue(const ts_cudnn_plan *plan, const ts_cuda_conv_operands *operands,
                    void *workspace, void *handle, cudaStream_t stream);
 

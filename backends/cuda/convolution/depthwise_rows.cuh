@@ -1,10 +1,12 @@
 /**
  * @file depthwise_rows.cuh
- * Depthwise convolutions of K x K taps. A thread computes V channels of ROWS_COLUMNS adjacent
- * columns of the result and moves down its rows, with the weight in registers. It adds the products
- * of a row of pixels to the sums of all rows of the result that need these pixels. The sums are
- * registers too, and each step moves them by one row, so a thread reads a pixel once. The block
- * copies pixels to shared memory some rows ahead.
+ * Depthwise convolutions of K x K taps with stride S, for depthwise.cu. A thread computes V
+ * channels of ROWS_COLUMNS adjacent columns of the result (a strip) and moves down its rows, with
+ * the weight in registers. It adds the products of a row of pixels to the sums of all rows of the
+ * result that need these pixels. The sums are registers too, and each step moves them by one row,
+ * so a thread reads a pixel once. The block copies pixels to shared memory some rows ahead.
+ *
+ * The copies, loads and stores also serve depthwise_spread.cu and depthwise_weight_rows.cuh.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DEPTHWISE_ROWS_CUH
@@ -17,32 +19,36 @@
 namespace ts {
 
 enum {
-    ROWS_LANES = 32,        /* threads of a strip of columns, with adjacent channels; a template
-                               parameter LANES is 8 for few channels */
+    ROWS_LANES = 32,        /* threads of a strip of columns, with adjacent channels; with few
+                               channels a strip has 8 threads (template parameter LANES) */
     ROWS_COLUMNS = 4,       /* columns of a strip */
-    ROWS_STRIPS = 8,        /* maximum warps of a block; the numbers are 2, 4 and 8 */
+    ROWS_STRIPS = 8,        /* maximum warps of a block, which has 2, 4 or 8 */
     ROWS_STAGES = 4,        /* pairs of rows of pixels in shared memory */
     ROWS_MEMORY = 96 << 10, /* maximum bytes of shared memory; all GPUs from sm_80 on have them */
-    SHIFTED = 2             /* for COPY, with an odd number of channels: words of 4 bytes, with
-                               pixels that begin at any half of a word */
+    SHIFTED = 2             /* a value of COPY, for an odd number of channels of 2 bytes: copies of
+                               4 bytes, and pixels that may begin in the middle of such a word */
 };
 
-/** Rows or columns. Positions of a phase are `every` apart, and so are the pixels of their taps:
- * position t of phase f is f + t * every, and reads pixels f * S + base + (t * S + j) * every for
- * taps j. S > 1 requires every 1. Position i of the result is written to start + i * step. */
+/** Rows or columns of a call. `every` is the dilation. Positions whose indices have the same
+ * remainder modulo `every` form a phase. Position t of phase f is f + t * every, and its tap j
+ * reads pixel
+ *     f * S + base + (t * S + j) * every.
+ * S > 1 requires every = 1. Position i of the result is written to start + i * step. The positions
+ * of a phase are divided into pieces. */
 struct rows_axis {
-    int count, base, size, every; /* positions of all phases; size: of the image */
+    int count, base, size, every; /* count: positions of all phases; size: of the image */
     int start, step, to_size;     /* to_size: of the image of the result */
     int pieces, length;           /* pieces of a phase; positions of a piece */
 };
 
 struct rows_call {
-    rows_axis h, w;
-    int channels, sets;  /* sets of channels; a block computes one of them */
+    rows_axis h, w;      /* rows and columns */
+    int channels, sets;  /* sets: number of sets of LANES * V channels; a block computes one set */
     int64_t kernel_step; /* from a tap to the next one, in elements of the weight */
 };
 
-/** COPY: bytes of a copy, 16 or 4, or SHIFTED. */
+/** A pixel in shared memory: the channels of one set. COPY: bytes of a copy, 16 or 4, or
+ * SHIFTED. */
 template <class T, int V, int COPY, int LANES = ROWS_LANES> struct rows_pixel {
     static constexpr int WORD = COPY == SHIFTED ? 4 : COPY, /* bytes of a copy */
         BYTES = LANES * V * (int)sizeof(T) + (COPY == SHIFTED ? 4 : 0), /* in shared memory */
@@ -75,7 +81,7 @@ template <class W> __device__ __forceinline__ W rows_load(uint32_t from)
     return word;
 }
 
-/** Stores a vector if `there`, without a branch. */
+/** Stores a vector in global memory if `there`, without a branch. */
 template <class W> __device__ __forceinline__ void rows_store(void *to, W word, bool there)
 {
     if constexpr (sizeof(W) == 2)
@@ -90,10 +96,11 @@ template <class W> __device__ __forceinline__ void rows_store(void *to, W word, 
                      "r"((int)there) : "memory");
 }
 
-/** Blocks of LANES threads per strip, along x: set of channels (fastest), piece and phase of
- * the columns, piece and phase of the rows, plane. weight: the tap that is added first. The sum of
- * an element starts with its bias, then adds rows of taps in their order. The bound on resident
- * blocks leaves as many registers as the weight and the sums need. */
+/** Blocks have LANES threads per strip. They are numbered by set of channels (fastest), piece and
+ * phase of the columns, piece and phase of the rows, plane. weight: the tap that is added first, in
+ * a weight (taps, channels); bias: (channels), or NULL. The sum of an element starts with its bias,
+ * then adds rows of taps in their order. The bound on resident blocks leaves as many registers as
+ * the weight and the sums need. */
 template <class T, int V, int K, int S, int COPY, int LANES>
 static __global__ void __launch_bounds__(32 * ROWS_STRIPS, K == 3 ? 3 : K == 5 ? 2 : 1)
     rows_kernel(const __grid_constant__ rows_call q, const T *__restrict__ image,
@@ -278,8 +285,8 @@ inline bool rows_are_flat(const ts_cuda_window_product &q)
     return a.taps == 1 && a.base == 0 && a.move == 1 && a.count == q.windows.size[0];
 }
 
-/** Describes a dim as one piece. False if its stride is not `stride`, 1 or 2, or is 2 with a
- * dilation. */
+/** Sets *to to spatial dim d of a product, as one piece. Returns false unless the dim's stride is
+ * `stride`, and that is 1, or 2 without a dilation. */
 inline bool rows_axis_of(const ts_cuda_window_product &q, int d, int64_t stride, rows_axis *to)
 {
     const ts_window_axis &a = q.windows.axis[d];

@@ -1,13 +1,13 @@
 /**
  * @file depthwise_weight_rows.cuh
- * Gradients of depthwise weights of K x K taps. A thread has V channels of ROWS_COLUMNS adjacent
- * columns of the gradient of y, moves down its rows, and keeps the sums of all taps in registers,
- * and the last rows of the gradient. It multiplies a row of pixels by all rows of the gradient
- * whose windows contain these pixels, so a thread reads both once. The block copies both to shared
- * memory some rows ahead.
+ * Gradients of depthwise weights of K x K taps with stride S, for depthwise_weight.cu. A thread has
+ * V channels of ROWS_COLUMNS adjacent columns of the gradient of y and moves down its rows. It
+ * keeps the sums of all taps and the last rows of the gradient in registers, and multiplies a row
+ * of pixels by all rows of the gradient whose windows contain these pixels, so it reads each pixel
+ * and each element of the gradient once. The block copies both to shared memory some rows ahead.
  *
- * Rows and columns of the gradient outside of a piece are zeros. An infinite or NaN pixel beside
- * them therefore makes NaN for the taps of its channel.
+ * Rows and columns of the gradient outside of a piece (rows_axis) are zeros. If a pixel that such a
+ * zero multiplies is infinite or NaN, the gradients of taps of its channel are NaN.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DEPTHWISE_WEIGHT_ROWS_CUH
@@ -17,18 +17,19 @@
 
 namespace ts {
 
-/** The tiles of a call are the pieces of the rows, columns and planes: columns fastest, then phases
- * of columns, rows, phases of rows, planes. A part is a range of tiles. */
+/** A tile is one piece of columns of a phase, one piece of rows of a phase, in one plane. Tiles are
+ * numbered by piece of columns (fastest), phase of columns, piece of rows, phase of rows, plane. A
+ * part is a range of tiles. */
 struct weigh_rows_call {
-    rows_axis h, w; /* start, step and to_size are not used */
-    int channels, sets, tiles, parts;
+    rows_axis h, w; /* rows and columns; start, step and to_size are not used */
+    int channels, sets, tiles, parts; /* sets: numbers of sets of ROWS_LANES * V channels */
 };
 
-/** Channels of a thread: more taps leave registers for fewer channels. */
+/** Channels of a thread, V: more taps leave registers for fewer channels. */
 constexpr int weigh_rows_channels(int taps) { return taps == 3 ? 2 : 1; }
 
 /** Block (set of channels, part) of ROWS_LANES times 2, 4 or 8 threads. Writes the sums of the part
- * to `to` (parts, taps, channels). COPY: bytes of a copy, 16 or 4. */
+ * to `to` (parts, taps, channels). gradient: of y. COPY: bytes of a copy, 16 or 4. */
 template <class T, int K, int S, int COPY>
 static __global__ void __launch_bounds__(ROWS_LANES *ROWS_STRIPS, K == 7 ? 1 : 2)
     weigh_rows_kernel(const __grid_constant__ weigh_rows_call q, const T *__restrict__ image,

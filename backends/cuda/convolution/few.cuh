@@ -1,11 +1,12 @@
 /**
  * @file few.cuh
- * Convolutions of images with fewer than 8 channels, on the tensor cores of sm_80 and later.
+ * Convolutions of images with fewer than 8 channels, on the tensor cores of sm_80 and later, for
+ * few.cu. Elements are bf16 or f16.
  *
- * A tile is a box of positions. Its block copies the pixels that the tile's windows read, the
- * patch, to shared memory, with zeros outside of the image. Operands of windows are gathered from
- * the patch in pairs of elements, so a window has taps * channels elements, without padding of
- * channels.
+ * A tile is a box of positions, each with one window. Its block copies the pixels that the tile's
+ * windows read, the patch, to shared memory, with zeros outside of the image. Operands of windows
+ * are gathered from the patch in pairs of elements, so a window has taps * channels elements,
+ * without padding of channels.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_FEW_CUH
@@ -24,9 +25,9 @@ enum {
     FEW_SUMS = 2048    /* sums of a warp for the gradient of the weight: 64 rows by 32 elements */
 };
 
-/** A spatial dim; low: position, relative to window 0, of the first pixel that a window reads;
- * back: distance of tap 0 from it; tiles: number of tiles; wide: positions of a tile; patch: pixels
- * of a patch. */
+/** A spatial dim. low: index of the lowest pixel that window 0 reads; back: distance of tap 0 from
+ * it; tiles: number of tiles; wide: positions of a tile; patch: pixels of a patch; size: of the
+ * image; the other fields are those of ts_window_axis. */
 struct few_axis {
     int count, taps, move, shift, size, low, back, tiles, wide, patch;
 };
@@ -39,7 +40,7 @@ struct few_call {
     float *partial; /* sums of blocks (blocks, row groups, warps' groups of elements, FEW_SUMS) */
     int batch, rows, channels, depth; /* depth: taps * channels */
     int tiles;  /* of all images */
-    int log2;   /* of axis[1].wide */
+    int log2;   /* base-2 logarithm of axis[1].wide */
     int pitch;  /* elements of a line of a patch */
     int groups; /* groups of 32 elements of windows; for the gradient of the weight */
 };
@@ -54,7 +55,8 @@ struct few_place {
         n = rest / c.axis[0].tiles;
         i[0] = (rest - n * c.axis[0].tiles) * c.axis[0].wide;
     }
-    /** Index of position p of the tile in (batch, count, count), or -1 if there is none. */
+    /** Index of position p of the tile among all positions (batch, axis[0].count, axis[1].count),
+     * or -1 if there is no such position. */
     __device__ __forceinline__ int64_t of(const few_call &c, int p) const
     {
         int y = i[0] + (p >> c.log2), x = i[1] + (p & (c.axis[1].wide - 1));
@@ -103,13 +105,15 @@ __device__ __forceinline__ int64_t few_weight(const few_call &c, int row, int k)
     return row * c.step[0] + (k - tap * c.channels) * c.step[1] + line * c.step[2] +
            (tap - line * c.axis[1].taps) * c.step[3];
 }
+/** Packs two elements. */
 __device__ __forceinline__ uint32_t few_pair(uint16_t low, uint16_t high)
 {
     return (uint32_t)low | (uint32_t)high << 16;
 }
 
 /**
- * Windows times weight: a warp computes 32 windows of a tile by FEW_ROWS rows. Columns of the
+ * Windows times weight, plus bias, into c.to (positions, rows); with EPILOGUE, the calls of
+ * c.after. A warp computes 32 windows of a tile by FEW_ROWS rows of the weight. The columns of its
  * products are numbered so that a lane has 8 adjacent rows of a window. EVEN: an even number of
  * channels, so that pairs of elements are words.
  */
@@ -320,8 +324,9 @@ static __global__ void __launch_bounds__(FEW_THREADS, 2)
             to[i * 32] = sums[i / 16][i / 4 % 4][i % 4];
 }
 
-/** Adds the sums of `blocks` blocks and stores the weight. A block computes 32 sums: index = sum /
- * 32 of a group of rows and elements. */
+/** Adds the sums of `blocks` blocks of few_weigh_kernel() and stores the weight's gradient. Block
+ * (i, y) computes the sums 32 i to 32 i + 31 of FEW_SUMS, for group y % c.groups of elements and
+ * group y / c.groups of FEW_ROWS rows. */
 template <class T>
 static __global__ void __launch_bounds__(FEW_THREADS)
     few_merge_kernel(const __grid_constant__ few_call c, int blocks)

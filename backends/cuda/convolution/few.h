@@ -13,11 +13,12 @@
 
 TS_BEGIN_DECLS
 
-/** A convolution whose image has fewer than 8 channels, or the gradient of its weight. */
+/** A convolution whose image has fewer than 8 channels ("images" below), or the gradient of its
+ *  weight. */
 typedef struct ts_cuda_few {
     ts_cuda_windows windows; /* `first` and `count` are not used */
     int64_t all;             /* number of windows */
-    int64_t rows;            /* channels of the image at the other side of the weight */
+    int64_t rows;            /* channels of the other image: of `to`, or of `other` */
     /* Element (row, channel, taps j1, j2 of the last two dims) of the weight is at
      * weight[row * step[0] + channel * step[1] + j1 * step[2] + j2 * step[3]]. */
     void *weight;
@@ -30,10 +31,10 @@ typedef struct ts_cuda_few {
 
 /**
  * True if the kernels support this convolution: elements of 2 bytes, one group, 1 to 7 channels,
- * rows a multiple of 8, at most two spatial dims, at most 256 elements per window, `to`, `other`
- * and after->added at multiples of 16 bytes, and tiles of the image that fit in shared memory.
- * False with TS_CUDA_CONV=cudnn and matrix. The functions below require true. Their errors are
- * TS_ERR_DEVICE and TS_ERR_MEMORY.
+ * rows a multiple of 8 up to 2^20, at most two spatial dims, at most 256 elements per window, `to`,
+ * `other` and after->added at multiples of 16 bytes, and tiles of the image that fit in shared
+ * memory. False with TS_CUDA_CONV=cudnn or matrix. The functions below require true. Their errors
+ * are TS_ERR_DEVICE and TS_ERR_MEMORY.
  */
 bool ts_cuda_few_fits(const ts_cuda_few *call);
 
@@ -45,14 +46,16 @@ ts_status ts_cuda_few_multiply(ts_frame *frame, const ts_cuda_few *call);
  *  frame's dtype. */
 ts_status ts_cuda_few_weigh(ts_frame *frame, const ts_cuda_few *call);
 
-/** True if ts_cuda_few_columns() computes c = a b: halves, fewer than 8 columns of c, many rows,
- *  dense rows of a and c, dense columns of b, rows of a and columns of b at multiples of 16 bytes,
- *  and no epilogue except a bias. The answer depends on dtype, sizes, strides and epilogue only. */
+/** True if ts_cuda_few_columns() computes c = a b: halves, fewer than 8 columns of c, at least
+ *  16,384 rows, an inner size of at most 1,024 and a multiple of 8, dense rows of a and c, dense
+ *  columns of b, rows of a and columns of b that are multiples of 16 bytes apart, and no epilogue
+ *  except a bias. The answer depends on dtype, sizes, strides and epilogue only. */
 bool ts_cuda_few_columns_fit(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                              const ts_cuda_matrix *c, int64_t batches,
                              const ts_cuda_epilogue *then);
 
-/** Queues c = a b, plus bias (columns of c) unless NULL. Error: TS_ERR_DEVICE. */
+/** Queues c = a b, plus bias (one element per column of c) unless it is NULL. a and b must be
+ *  16-byte aligned. Error: TS_ERR_DEVICE. */
 ts_status ts_cuda_few_columns(ts_frame *frame, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                               const ts_cuda_matrix *c, const void *bias);
 

@@ -1,8 +1,8 @@
 /**
  * @file gemm.cuh
- * Code shared by both engines for implicit products of convolutions: the description of a call, and
- * stores of results. mma.cuh serves sm_80 and later and all windows;
- * wgmma.cuh serves Hopper and windows that the copy engine (TMA) can describe.
+ * Code that both engines for implicit products of convolutions share: the description of a call,
+ * and stores of results. mma.cuh serves sm_80 and later and all windows; wgmma.cuh and taps.cuh
+ * serve Hopper and windows that the copy engine (TMA) can describe.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CONVOLUTION_GEMM_CUH
@@ -21,7 +21,7 @@ struct conv_axis {
     int count, taps, move, base, shift, size, start, step, full;
     divisor by_count, by_taps;
 };
-/** The fields of ts_cuda_conv_after. */
+/** The calls after a convolution, with the fields of ts_cuda_conv_after. */
 struct conv_after {
     const float *mean, *scale, *add; /* per channel; null: none */
     const void *added;
@@ -38,8 +38,8 @@ struct conv_after {
                 {a && a->relu_first ? 0 : -INFINITY, a && a->relu_last ? 0 : -INFINITY},
                 a != nullptr};
     }
-    /** The result for elements x of `first` and the next channels; `count` of the V channels exist.
-     * from: their elements of `added`. NaN stays NaN. */
+    /** Replaces elements x of channels first to first + V - 1 by the result; the first `count` of
+     * these channels exist. from: their elements of `added`. NaN stays NaN. */
     template <class T, int V>
     __device__ __forceinline__ void apply(float (&x)[V], int64_t first, int count,
                                           const float (&from)[V]) const
@@ -75,6 +75,7 @@ struct conv_call {
 struct conv_place {
     int n, i[3];
 };
+/** The place of window number `window`. */
 __device__ __forceinline__ conv_place place_of(const conv_call &c, int window)
 {
     conv_place p;
@@ -119,7 +120,8 @@ __device__ __forceinline__ bool is_inside(const conv_call &c, int i0, int i1, in
            (unsigned)i2 < (unsigned)c.axis[2].size;
 }
 
-/** Adds the bias to N tiles of 8 columns in the layout of mma(), from channel `feature` on. */
+/** Adds the bias to N tiles of 8 columns in the layout of mma(), from channel `feature` of a group
+ * on. */
 template <class T, int N>
 __device__ __forceinline__ void conv_add_bias(const conv_call &c, float (&x)[N][4], int feature,
                                               int group)
@@ -152,8 +154,8 @@ __device__ __forceinline__ int64_t conv_offset(const conv_call &c, int window, i
     }
     return offset * c.groups * c.rows + (int64_t)group * c.rows;
 }
-/** The epilogue for the 8 elements in v, at offset `at` of c.to, from channel `feature` of a group
- * on. WHOLE: c.vectors is true. */
+/** Applies the epilogue to the 8 packed elements v, at offset `at` of c.to, from channel `feature`
+ * of a group on. WHOLE: c.vectors is true. */
 template <class T, bool WHOLE>
 __device__ __forceinline__ uint4 conv_finish(const conv_call &c, uint4 v, int64_t at, int feature,
                                              int group)
@@ -182,9 +184,10 @@ __device__ __forceinline__ uint4 conv_finish(const conv_call &c, uint4 v, int64_
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/** A warp writes ROWS rows of a swizzled slab to c.to: the results of ROWS windows for COLUMNS
- * channels of a group from `feature` on, with the epilogue. offset: conv_offset() of the window in
- * row lane % ROWS. WHOLE: with an epilogue, c.vectors is true. */
+/** A warp writes ROWS rows of a slab (128 bytes per row, with the swizzle of mma_tile) to c.to: the
+ * results of ROWS windows for COLUMNS channels of a group from `feature` on. With EPILOGUE, applies
+ * c.after; WHOLE: c.vectors is then true. offset: conv_offset() of the window in row lane %
+ * ROWS. */
 template <class T, int ROWS, int COLUMNS, bool EPILOGUE, bool WHOLE>
 __device__ __forceinline__ void conv_store_rows(const conv_call &c, uint32_t slab, int64_t offset,
                                                 int feature, int group)
@@ -222,8 +225,9 @@ __device__ __forceinline__ void conv_store_rows(const conv_call &c, uint32_t sla
     }
 }
 
-/** Rounds N tiles of 8 columns of the gradient of the weight and writes them: rows `row` and row +
- * 8 of a group, `columns` columns from `column` on. */
+/** Rounds a lane's sums x in N tiles of 8 columns, in the layout of mma(), and writes them to the
+ * gradient of the weight: rows `row` and row + 8 of a group, from column `column` on. At most
+ * `columns` columns are written. */
 template <class T, int N>
 __device__ __forceinline__ void conv_store_weight(const conv_call &c, const float (&x)[N][4],
                                                   int group, int row, int column, int columns)

@@ -12,9 +12,14 @@
 
 TS_BEGIN_DECLS
 
-/** Calls after a convolution. Each element x of its result, rounded to the dtype, becomes
- *  (x - mean) * scale + add, then relu, + added, relu; f32 arithmetic, rounded before `added` and
- *  at the end, so the bits are those of separate calls. */
+/** Calls after a convolution. They compute, for each element x of its result, rounded to the dtype:
+ *
+ *  1. x = (x - mean) * scale + add, if there are factors;
+ *  2. x = relu(x), if relu_first;
+ *  3. x = x + added, if there is an `added`; x is rounded to the dtype before;
+ *  4. x = relu(x), if relu_last; then x is rounded to the dtype.
+ *
+ *  Arithmetic is in f32. The bits are those of separate calls. */
 typedef struct ts_cuda_conv_after {
     const float *factors; /* mean, scale and add, each with a number per channel of the result;
                              NULL: none */
@@ -22,7 +27,8 @@ typedef struct ts_cuda_conv_after {
     bool relu_first, relu_last; /* relu before, and after, the addition */
 } ts_cuda_conv_after;
 
-/** A product over all windows of an image; windows.first and windows.count are not used. */
+/** A product over all windows of an image (windows.h); windows.first and windows.count are not
+ * used. */
 typedef struct ts_cuda_window_product {
     ts_cuda_windows windows;
     int64_t all;       /* number of windows */

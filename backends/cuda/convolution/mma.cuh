@@ -1,7 +1,8 @@
 /**
  * @file mma.cuh
- * Implicit products of convolutions on the tensor cores of sm_80 and later. Threads copy 16 bytes
- * of a pixel each, with zeros for pixels outside of the image, several steps ahead of the products.
+ * Implicit products of convolutions on the tensor cores of sm_80 and later. Each thread copies 16
+ * bytes of a pixel at a time to shared memory, with zeros for pixels outside of the image, several
+ * steps ahead of the products. A chunk is 8 channels of a pixel, 16 bytes.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CONVOLUTION_MMA_CUH
@@ -40,7 +41,8 @@ __device__ __forceinline__ void conv_products(float (&d)[2][N][4], L &&left, R &
     }
 }
 
-/** Runs `steps` steps: load(step) starts the copies of a step, multiply(step) uses them. */
+/** Runs `steps` steps: load(step) starts the copies of a step, multiply(step) uses them. Copies run
+ * CONV_STAGES - 1 steps ahead. */
 template <class L, class M>
 __device__ __forceinline__ void conv_pipeline(int steps, L &&load, M &&multiply)
 {
@@ -142,9 +144,10 @@ static __global__ void __launch_bounds__(CONV_THREADS)
         c, slab, conv_offset(c, first + tall + lane, group), feature + wide, group);
 }
 
-/** The gradient of the weight: a block computes CONV_TALL rows by 128 elements of windows (16
- * chunks) of a group, summed over one part of `each` windows. A step is the next CONV_DEEP windows.
- * With several parts, sums are written to c.partial (parts, groups, rows, taps * c.each). */
+/** The gradient of the weight, y transposed times the windows: a block computes CONV_TALL rows by
+ * 128 elements of windows (16 chunks) of a group, summed over one part of `each` windows. A step is
+ * the next CONV_DEEP windows. Writes c.to or, with several parts, the sums of each part to
+ * c.partial (parts, groups, rows, taps * c.each). */
 template <class T>
 static __global__ void __launch_bounds__(CONV_THREADS)
     conv_mma_by_kernel(const __grid_constant__ conv_call c, int each)

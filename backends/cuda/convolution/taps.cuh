@@ -1,8 +1,9 @@
 /**
  * @file taps.cuh
  * The gradient of the weight on Hopper for images of up to two spatial dims, stride 1 and dilation
- * 1. Windows of adjacent positions overlap, so the copy engine loads a box of pixels once for nine
- * taps: the pixels of tap (j1, j2) begin j1 lines and j2 pixels further on.
+ * 1. Windows of adjacent positions overlap, so the copy engine (TMA) loads a box of pixels once for
+ * nine taps: the pixels of tap (j1, j2) begin j1 lines and j2 pixels further on in the box.
+ * wgmma.cu chooses between this kernel and conv_wgmma_by_kernel() (wgmma.cuh).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CONVOLUTION_TAPS_CUH
@@ -16,30 +17,31 @@ namespace ts {
 
 /**
  * Tiles of 64 rows by 3 x 3 taps of 64 channels. A step is SIDE x SIDE positions: a box of y and,
- * with two more lines and pixels, a box of x. Pixels outside of y are zeros. Group g of four warps
- * computes column g of the taps. Its three taps are one operand of three overlapping slabs: slabs,
- * and groups of 8 positions, are both one line of the box apart.
+ * with two more lines and pixels, a box of x. Elements outside of y or x are zeros. Group g of four
+ * warps computes column g of the taps. Its three taps are one operand of three overlapping slabs:
+ * slabs, and groups of 8 positions, are both one line of the box apart.
  */
 enum {
     TAPS = 3,
     TAPS_SIDE = 8,
     TAPS_LINE = TAPS_SIDE + TAPS - 1, /* lines of a box of x, and pixels of a line */
     TAPS_PIXEL = 128,                 /* bytes of 64 channels */
-    TAPS_Y = TAPS_SIDE * TAPS_SIDE * TAPS_PIXEL,
-    TAPS_X = TAPS_LINE * TAPS_LINE * TAPS_PIXEL,
-    TAPS_STAGES = 10,
+    TAPS_Y = TAPS_SIDE * TAPS_SIDE * TAPS_PIXEL, /* bytes of a box of y */
+    TAPS_X = TAPS_LINE * TAPS_LINE * TAPS_PIXEL, /* bytes of a box of x */
+    TAPS_STAGES = 10,                            /* as many as fit in shared memory */
     TAPS_STAGE = TAPS_Y + (TAPS_X + 1023) / 1024 * 1024,
     TAPS_BYTES = TAPS_STAGES * TAPS_STAGE + tile_ring<TAPS_STAGES>::bytes,
     TAPS_COLUMNS = TAPS * 8, /* 8-column tiles of a group of warps */
-    TAPS_THREADS = TAPS * 128,
-    TAPS_BLOCK = TAPS_THREADS + 32,
-    TAPS_SUMS = TAPS * TAPS_COLUMNS * 128, /* sums of a tile, four in each */
-    TAPS_AT_ONCE = 3,                      /* sums that a thread adds at once */
+    TAPS_THREADS = TAPS * 128,             /* threads that multiply */
+    TAPS_BLOCK = TAPS_THREADS + 32,        /* and a warp that starts the copies */
+    TAPS_SUMS = TAPS * TAPS_COLUMNS * 128, /* sums of a tile, in units of four */
+    TAPS_AT_ONCE = 3,                      /* units of four that a thread adds at once */
     TAPS_WARPS = 8                         /* warps of a block of conv_taps_merge_kernel */
 };
 static_assert(TAPS_SUMS * 16 <= TAPS_STAGES * TAPS_STAGE, "a tile's sums replace the stages");
 
-/** Boxes along a line and along a column of y; chunks of taps along both; 64-channel pieces. */
+/** Numbers of boxes along a line (wide) and along a column (tall) of y, of chunks of TAPS taps
+ * along both, and of 64-channel pieces of a group of channels. */
 struct conv_boxes {
     int wide, tall, chunks_wide, chunks_tall, pieces;
 
@@ -51,18 +53,20 @@ struct conv_boxes {
     }
 };
 
-/** How blocks share the steps, by the shape alone. A cluster has one part of one tile; its blocks
- * have equal numbers of steps, and each adds the cluster's sums for its share of the tile. With
- * several parts, a cluster writes its sums to c.partial (parts, tiles), for the merge. */
+/** How blocks share the steps, which depends on the shape alone. A tile's steps are divided into
+ * parts, one per cluster, and a part's steps among the blocks of the cluster. Each block adds up
+ * the cluster's sums for its share of the tile. With several parts, a cluster writes its sums to
+ * c.partial (parts, tiles), for conv_taps_merge_kernel(). */
 struct conv_taps_plan {
-    int tiles; /* of one group of channels */
-    int all;   /* of all groups */
+    int tiles; /* tiles of one group of channels */
+    int all;   /* tiles of all groups */
     int steps; /* of a tile */
-    int cluster, parts;
-    int each; /* steps of a block */
+    int cluster, parts; /* blocks of a cluster; parts of a tile */
+    int each; /* steps of a block; the last blocks of a tile may have fewer */
 };
 
-/** A tile's group of channels, first row, first channel of the group, and first taps. */
+/** A tile's group of channels (set), first row, first channel in the group, and first tap along the
+ * two dims. */
 struct conv_taps_tile {
     int set, row, channel, j1, j2;
 
@@ -78,8 +82,8 @@ struct conv_taps_tile {
         channel = tile % b.pieces * 64;
         row = tile / b.pieces * 64;
     }
-    /** Rounds and stores sums x of N 8-column tiles of a group of warps, from tile `column` on, in
-     * the layout of its thread `thread`. The N tiles have one tap. */
+    /** Rounds and stores sums x of N 8-column tiles of a group of warps, from 8-column tile
+     * `column` on, in the layout of the group's thread `thread`. The N tiles have one tap. */
     template <class T, int N>
     __device__ __forceinline__ void store(const conv_call &c, const float (&x)[N][4], int group,
                                           int column, int thread) const
@@ -91,6 +95,8 @@ struct conv_taps_tile {
     }
 };
 
+/** Loads four floats from the shared memory of a block of the cluster, at an address from
+ * peer_address(). */
 __device__ __forceinline__ float4 load_peer(uint32_t at)
 {
     float4 x;
@@ -105,8 +111,8 @@ __device__ __forceinline__ void add_to(float (&sum)[4], const float4 &x)
     sum[0] += x.x, sum[1] += x.y, sum[2] += x.z, sum[3] += x.w;
 }
 
-/** y transposed times the windows. Maps: x in boxes of TAPS_X bytes, y in boxes of TAPS_Y bytes,
- * both (batch, lines, pixels, channels). */
+/** y transposed times the windows, into c.to or, with several parts, c.partial. Maps: `image` (x)
+ * in boxes of TAPS_X bytes, y in boxes of TAPS_Y bytes, both (batch, lines, pixels, channels). */
 template <class T>
 static __global__ void __launch_bounds__(TAPS_BLOCK, 1)
     conv_taps_kernel(const __grid_constant__ conv_call c, const __grid_constant__ CUtensorMap image,
@@ -224,8 +230,9 @@ static __global__ void __launch_bounds__(TAPS_BLOCK, 1)
 #endif
 }
 
-/** Adds the parts of a tile, rounds and stores: block (tile, 32 of its sums), in which warp w adds
- * parts w, w + TAPS_WARPS, ... and warp 0 adds the warps' sums in their order. */
+/** Adds the parts of the tiles in c.partial, rounds and stores. Block (tile, i) computes 32 of the
+ * tile's TAPS_SUMS units: warp w adds parts w, w + TAPS_WARPS, ..., and warp 0 adds the warps' sums
+ * in their order. */
 template <class T>
 static __global__ void __launch_bounds__(TAPS_WARPS * 32)
     conv_taps_merge_kernel(const __grid_constant__ conv_call c,

@@ -1,9 +1,10 @@
 /**
  * @file wgmma.cuh
- * Implicit products of convolutions on Hopper. The copy engine (TMA) gathers the windows: in im2col
- * mode, one copy reads one tap and 64 channels of many consecutive windows, with zeros outside of
- * the image. Two groups of four warps multiply; one thread of another warp or group starts the
- * copies.
+ * Implicit products of convolutions on Hopper. The copy engine (TMA) gathers the windows: in its
+ * im2col mode, one copy reads one tap and 64 channels of many consecutive windows, with zeros
+ * outside of the image. Two groups of four warps multiply; one thread of another warp or group
+ * starts the copies. conv_wgmma_kernel() computes images, conv_wgmma_by_kernel() the gradient of
+ * the weight.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CONVOLUTION_WGMMA_CUH
@@ -14,6 +15,8 @@
 
 namespace ts {
 
+/* Groups of four warps that multiply, and threads of a block, for images and for the weight's
+ * gradient. */
 enum { CONV_GROUPS = 2, CONV_BLOCK = CONV_GROUPS * 128 + 32, CONV_BLOCK_BY = 3 * 128 };
 
 /** Parameters of TMA copies. In im2col mode, a copy names the image index of a window's lowest tap,
@@ -25,8 +28,8 @@ struct conv_copies {
 };
 
 /** Starts a copy to shared memory at `to`: 64 channels from `channel` on, of the tap at distance
- * (d0, d1, d2), for as many windows from p on as the descriptor says. Completion is counted on
- * `barrier`. */
+ * (d0, d1, d2) from the lowest tap, for as many windows from p on as the descriptor says. The copy
+ * reports its bytes to `barrier`. */
 __device__ __forceinline__ void tma_load_windows(uint32_t to, const CUtensorMap *map,
                                                  const conv_call &c, const conv_copies &copies,
                                                  const conv_place &p, int channel, int d0, int d1,
@@ -52,9 +55,9 @@ __device__ __forceinline__ void tma_load_windows(uint32_t to, const CUtensorMap 
 
 /* ------------------------------------------------------------------- windows x weight ---- */
 
-/** A tile is 128 SETS windows by WIDE channels; a group of warps has 64 SETS windows. A step is 64
- * channels of one tap. Blocks are persistent, so copies for the next tile run while a tile is
- * stored. */
+/** Sizes of conv_wgmma_kernel(). A tile is 128 SETS windows by WIDE channels of the result; a group
+ * of warps has 64 SETS windows. A step is 64 channels of one tap. Blocks are persistent, so copies
+ * for the next tile run while a tile is stored. */
 template <int SETS, int WIDE, int STAGES, int BLOCKS> struct conv_shape {
     static constexpr int sets = SETS, tall = 128 * SETS, wide = WIDE, stages = STAGES,
                          blocks = BLOCKS; /* resident blocks per multiprocessor */
@@ -68,6 +71,7 @@ template <int SETS, int WIDE, int STAGES, int BLOCKS> struct conv_shape {
 struct conv_tile {
     int window, feature, set;
 };
+/** Tile number `tile` of all groups. all: tiles of one group. */
 template <class S>
 __device__ __forceinline__ conv_tile conv_tile_of(const conv_call &c, int tile, int all)
 {
@@ -77,8 +81,9 @@ __device__ __forceinline__ conv_tile conv_tile_of(const conv_call &c, int tile, 
     return {tall * S::tall, (tile - tall * wide) * S::wide, set};
 }
 
-/** Windows times weight plus bias, with EPILOGUE the calls of c.after. all: tiles of one group of
- * channels; block b computes tiles b, b + gridDim.x, ... of all groups. */
+/** Windows times weight plus bias, with EPILOGUE also the calls of c.after, into c.to. image,
+ * weight: descriptors. all: tiles of one group of channels; block b computes tiles b, b +
+ * gridDim.x, ... of all groups. */
 template <class T, class S, bool EPILOGUE>
 static __global__ void __launch_bounds__(CONV_BLOCK, S::blocks)
     conv_wgmma_kernel(const __grid_constant__ conv_call c,
@@ -174,9 +179,10 @@ static __global__ void __launch_bounds__(CONV_BLOCK, S::blocks)
 
 /* --------------------------------------------------------------------- y x windows ---- */
 
-/** Tiles of the gradient of the weight. A tile is 64 TALL rows by `wide` slabs, each 64 channels of
- * one tap; a group of warps computes 64 SETS rows by 2 slabs of it. A step is 64 windows; its
- * operands are tall + wide pieces of 64 x 64 elements, of `slab` bytes each. */
+/** Sizes of conv_wgmma_by_kernel(). A tile of the gradient of the weight is 64 TALL rows by `wide`
+ * slabs, each 64 channels of one tap; a group of warps computes 64 SETS rows by 2 slabs of it. A
+ * step is 64 windows; its operands are tall + wide pieces of 64 x 64 elements, of `slab` bytes
+ * each. */
 template <int SETS, int TALL> struct conv_by_shape {
     static constexpr int sets = SETS, tall = TALL, wide = 4 * SETS / TALL, stages = 4;
     static constexpr int slab = 64 * 128, stage_bytes = (tall + wide) * slab;
@@ -375,7 +381,7 @@ static __global__ void __launch_bounds__(CONV_BLOCK_BY, 1)
 enum { CONV_MERGED = 4 }; /* tiles of 8 columns that a block of conv_merge_kernel adds */
 
 /** Adds the partial sums of each tile that several blocks computed, in the order of the blocks, and
- * stores them rounded. */
+ * stores them rounded. Block (tile, part) adds CONV_MERGED tiles of 8 columns of 64 rows. */
 template <class T, class S>
 static __global__ void __launch_bounds__(128)
     conv_merge_kernel(const __grid_constant__ conv_call c,

@@ -1,4 +1,5 @@
-/** @file windows.cuh  Windows of convolutions in kernels: positions, pixels of taps. */
+/** @file windows.cuh  Windows of convolutions in kernels: the position of a window, and the pixels
+ * that its taps read. windows.h explains windows. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_WINDOWS_CUH
 #define TS_CUDA_WINDOWS_CUH
@@ -8,14 +9,14 @@
 
 namespace ts {
 
-/** ts_window_axis, and the size of the image, in a kernel's index type I: 32 bits if all indices
- * fit, else 64. */
+/** Fields of ts_window_axis, and the size of the image, in a kernel's index type I: 32 bits if all
+ * indices fit, else 64. */
 template <class I> struct window_axis {
     I count, taps, move, base, shift, size;
 };
 template <class I> struct window_set {
     window_axis<I> axis[3];
-    I channels, groups, each, taps; /* each: channels of a group */
+    I channels, groups, each, taps; /* each: channels of a group; taps: of a window */
     const void *image;
 };
 
@@ -52,11 +53,12 @@ inline bool is_small(const ts_cuda_windows &w, int64_t all)
     return all <= INT32_MAX && w.first + w.count <= INT32_MAX && batch * pixels <= INT32_MAX;
 }
 
-/** Batch position and position of a window. */
+/** A window's index in the batch (n), and its position along each dim (i). */
 template <class I> struct window_at {
     I n, i[3];
 };
 
+/** The place of window number `at`. */
 template <class I>
 __device__ __forceinline__ window_at<I> window_of(const window_set<I> &w, I at)
 {
@@ -72,7 +74,7 @@ __device__ __forceinline__ window_at<I> window_of(const window_set<I> &w, I at)
     return p;
 }
 
-/** The pixel that tap (j0, j1, j2) of a window reads, or -1 outside of the image. */
+/** Index of the pixel that tap (j0, j1, j2) of a window reads, or -1 outside of the image. */
 template <class I>
 __device__ __forceinline__ I pixel_of(const window_set<I> &w, const window_at<I> &p, I j0,
                                              I j1, I j2)
@@ -90,7 +92,8 @@ __device__ __forceinline__ I pixel_of(const window_set<I> &w, const window_at<I>
     return inside ? pixel : -1;
 }
 
-/** Runs launch.operator()<I>() for the index type that fits a matrix of `all` elements. */
+/** Calls launch.operator()<I>() with the index type that fits: int32_t if is_small(), else
+ * int64_t. */
 template <class F>
 cudaError_t with_indices(const ts_cuda_windows &w, int64_t all, F &&launch)
 {

@@ -1,8 +1,8 @@
 /**
  * @file windows.h  Kernels over the windows of convolutions on channels-last images. A window is
- * the part of an image that one position reads (ts_window_axis in kernel.h). The functions queue
- * kernels on the frame's stream; elements have the frame's dtype unless stated otherwise; taps is
- * the product of the three axis[d].taps. Error: TS_ERR_DEVICE.
+ * the part of an image that one position reads, and a tap one of its pixels (ts_window_axis in
+ * kernel.h). The functions queue kernels on the frame's stream; elements have the frame's dtype
+ * unless stated otherwise; taps is the product of the three axis[d].taps. Error: TS_ERR_DEVICE.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_WINDOWS_H
@@ -18,8 +18,8 @@ typedef struct ts_cuda_windows {
     const void *image;
     int64_t size[3], channels, groups;
     ts_window_axis axis[3];
-    int64_t first, count; /* the kernel processes windows first to first + count - 1;
-                             ts_cuda_weigh_windows() ignores `first` and begins at window 0 */
+    int64_t first, count; /* the kernel processes windows first to first + count - 1, except
+                             ts_cuda_weigh_windows(), which processes windows 0 to count - 1 */
     int item;             /* bytes of an element */
 } ts_cuda_windows;
 
@@ -27,8 +27,8 @@ typedef struct ts_cuda_windows {
  *  outside the image are 0. */
 ts_status ts_cuda_gather_windows(ts_frame *frame, const ts_cuda_windows *windows, void *to);
 
-/** Copies pixels of 2-byte channels from a dense image to one with `extended` channels, a multiple
- *  of 8; the added channels are 0. `to` is a multiple of 16 bytes. */
+/** Copies pixels of 2-byte channels from a dense image to a dense image with `extended` channels, a
+ *  multiple of 8; the added channels are 0. The address `to` is a multiple of 16. */
 ts_status ts_cuda_extend_channels(ts_frame *frame, const void *from, int64_t channels,
                                   int64_t pixels, void *to, int64_t extended);
 

@@ -1,5 +1,6 @@
 /** @file describe.cuh  Describes a pointwise kernel's functor to the fused group that contains the
- * call. */
+ * call. The launchers of pointwise loops (loops.cuh) call describe() instead of launching while a
+ * group is being described (fuse.c). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DESCRIBE_CUH
 #define TS_CUDA_DESCRIBE_CUH
@@ -13,9 +14,10 @@
 
 namespace ts {
 
-/** Stores the bits of a host operand in *number, in the type that the kernel expects: `item` bytes
- * of the operand's dtype or, with `wide` (the kernel computes in halves), f32. If o.wide, the f32
- * is the argument itself, not rounded to the half first. */
+/** Stores the bits of an operand that is a number of the host in *number, as the kernel expects
+ * them: `item` bytes of the operand's dtype or, with `wide` (number_is_wide in apply.cuh: a half in
+ * a functor of two or more operands), as f32. If o.wide, the f32 is the argument itself, not
+ * rounded to the half first. */
 __attribute__((noinline)) inline void loop_number(const ts_frame *f, const ts_operand &o, int item,
                                                   bool wide, double *number)
 {
@@ -31,17 +33,17 @@ __attribute__((noinline)) inline void loop_number(const ts_frame *f, const ts_op
     memcpy(number, &single, sizeof single);
 }
 
-/** The C++ names of types as static text; the same types give the same address. */
+/** Static text with the C++ names of the types X; the same types give the same address. */
 template <class... X> constexpr const char *names_of() { return __PRETTY_FUNCTION__; }
 
-/** The types of a loop as the host needs them; N counts the result and the operands. Host code that
- * reads this struct is compiled once for all functors and element types. */
+/** The types of a loop, for host code, which is thus compiled once for all functors and element
+ * types. N counts the result, which has index 0, and the operands. */
 template <int N> struct loop_types {
-    const char *names; /* names_of() functor, result, operands */
+    const char *names; /* names_of<functor, result, operands...>() */
     int bytes;         /* bytes of the functor's members; 0: none */
     bool draws;        /* ts_cuda_formula.draws */
     int item[N];       /* bytes of an element */
-    bool wide[N];      /* a host number in place of the operand is passed in f32 (loop_number()) */
+    bool wide[N];      /* a number of the host in place of the operand is passed as f32 */
 };
 
 /** A loop that applies F to elements of T and makes elements of R. */
@@ -75,7 +77,7 @@ __attribute__((noinline)) ts_status describe(const ts_frame *f, const ts_space &
     ts_cuda_describe(&formula);
     return TS_OK;
 }
-/** The same, with types deduced from the functor F, the result R and the operands T. */
+/** The same for a functor F, results R and operands T. */
 template <class F, class R, class... T>
 ts_status describe(const ts_frame *f, const ts_space &space, const F &fn)
 {

@@ -1,4 +1,6 @@
-/** @file group.cuh  Device functions for the generated kernels of fused groups (source.c). */
+/** @file group.cuh  Types of parameters and device functions for the generated kernels of fused
+ * groups (source.c). NVRTC compiles this file at run time, together with the functors (*_fn.cuh).
+ * An access is V adjacent elements that a thread loads or stores at once. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GROUP_CUH
 #define TS_CUDA_GROUP_CUH
@@ -13,15 +15,15 @@
 
 namespace ts {
 
-/** A group's iteration space, innermost dim first, without the dims of a row in groups by rows.
- * sizes[0] counts accesses, or by rows elements; the other sizes count elements. Must have the
- * layout of the host type ts_cuda_group_space. */
+/** A group's iteration space, innermost dim first; in groups by rows, without the dims of a row.
+ * sizes[0] counts accesses, in groups by rows elements; the other sizes count elements. Must have
+ * the layout of the host type ts_cuda_group_space. */
 struct group_space {
     uint64_t accesses; /* number of accesses of V elements; by rows: number of rows */
     uint32_t tail;     /* elements of the last access, 0: V; by rows: elements of a row */
     uint32_t none;     /* padding */
-    divisor by[8];     /* `sizes` as divisors of 32-bit indices */
-    uint64_t sizes[8];
+    divisor by[8];     /* `sizes` as divisors, for indices of 32 bits */
+    uint64_t sizes[8]; /* 8: TS_MAX_DIMS */
 };
 
 /** A tensor in memory: address, and strides in bytes along the dims of the space. */
@@ -63,7 +65,7 @@ template <int M, int T, int N> struct group_members {
     }
 };
 
-/** Position of an access along each dim. */
+/** Position of access number i along each of the N dims of a space. I: type of indices. */
 template <int N, class I> struct position {
     I at[N];
     __device__ __forceinline__ position(const group_space &s, I i)
@@ -90,7 +92,8 @@ template <int N, class I> struct position {
     }
 };
 
-/** Loads an access of V elements, or the first `some` of them. */
+/** Loads an access of V elements, or the first `some` of them and zeros. 16-byte loads use the
+ * cache hint of `read`. */
 template <class T, int V>
 __device__ __forceinline__ vec<T, V> load(const char *p, int some, const read_once &read)
 {
@@ -117,6 +120,7 @@ template <class T, int V> __device__ __forceinline__ vec<T, V> load_one(const ch
         v.at[e] = *(const T *)p;
     return v;
 }
+/** Stores the first `some` of V elements. */
 template <class T, int V>
 __device__ __forceinline__ void store(char *p, int some, const vec<T, V> &v)
 {
@@ -187,8 +191,8 @@ template <class T, class R> __device__ __forceinline__ in_register_t<T> result(w
     else
         return narrow<T>(x);
 }
-/** result() of a functor that returns one of its operands of dtype T, or its magnitude, or zero: it
- *  needs no rounding. */
+/** result() for a functor whose result needs no rounding: one of its operands of dtype T, the
+ *  magnitude of one, or zero. */
 template <class T> __device__ __forceinline__ in_register_t<T> exact(wide_t<T> x)
 {
     if constexpr (std::is_same_v<T, bf16>)
@@ -197,8 +201,10 @@ template <class T> __device__ __forceinline__ in_register_t<T> exact(wide_t<T> x
         return narrow<T>(x);
 }
 
-/* Sums and products of f16. An f32 result rounded to f16 has the same bits, because f32 has more
- * than twice the digits of f16, and two more (the product is exact). */
+/* Sums, differences and products of f16 as f16 instructions: add_halves(), sub_halves() and
+ * mul_halves(). The eager kernels compute in f32 and round to f16, which gives the same bits: f32
+ * has 24 = 2 * 11 + 2 significant bits, f16 has 11, so rounding twice is the same as rounding
+ * once. */
 #define TS_OF_HALVES(name)                                                                         \
     __device__ __forceinline__ f16 name##_halves(f16 a, f16 b)                                     \
     {                                                                                              \

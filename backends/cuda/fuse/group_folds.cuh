@@ -1,7 +1,14 @@
 /**
  * @file group_folds.cuh
- * Reductions in the generated kernels of fused groups (source.c), in the order of the eager
- * kernels (reduce.cuh).
+ * Reductions (folds) in the generated kernels of fused groups (folds_source.c), in the order of the
+ * eager kernels (reduce.cuh). NVRTC compiles this file at run time.
+ *
+ * The reduced space is (results / inner, count, inner), contiguous, reduced over `count`. With
+ * inner = 1 several threads share a result (fold_along). With inner > 1 the threads of a block are
+ * divided into lines: the threads of a line have different results, and each line takes other
+ * indices of `count` (fold_beside). The elements of a result are divided into units: 16-byte pieces
+ * in fold_along if rows are whole pieces, else single elements. If there are too few results,
+ * several blocks share the units of a result; they store states, which a second kernel merges.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GROUP_FOLDS_CUH
@@ -12,20 +19,25 @@
 
 namespace ts {
 
-/** Division of the space (results / inner, count, inner), reduced over `count`. Must have the
- *  layout of the host type ts_cuda_group_folds. */
+/** The division of a reduction. Must have the layout of the host type ts_cuda_group_folds. */
 struct group_folds {
-    uint64_t results, inner, count;
-    uint64_t share, all; /* units of a result: of a block, and of all blocks */
+    uint64_t results, inner, count; /* (results / inner, count, inner): the reduced space */
+    uint64_t share, all; /* units of a result that one block reduces, and that there are */
     uint32_t blocks, shares; /* blocks for the results; blocks that share the units of a result */
-    uint32_t group;  /* inner = 1: threads per result; else threads of a block with other results */
+    uint32_t group;  /* fold_along: threads per result; fold_beside: threads of a line */
     uint32_t merges; /* results per block of the kernel that merges the shares */
+    /* Not used in kernels. beside: fold_beside, not fold_along. vector: threads read whole pieces,
+     * along `count` (fold_along) or along the results (fold_beside). */
     bool beside, vector;
 };
 
 /** Position of a thread among the units of a result, for inner = 1. */
 template <class I> struct fold_along {
-    I result, begin, end, first; /* units begin + lane, + group, ... before end; index of unit 0 */
+    /* result: index of the thread's result. The thread reduces the result's units begin,
+     * begin + group, ... before end. first: index of the result's unit 0 among all units. */
+    I result, begin, end, first;
+    /* lane: index of the thread among those of the result. part: index of the block among the
+     * blocks that share the result's units. */
     uint32_t lane, part;
     bool some; /* the result exists */
     __device__ __forceinline__ fold_along(const group_folds &d)
@@ -40,13 +52,13 @@ template <class I> struct fold_along {
     }
 };
 
-/** Position of a thread among the results and lines of elements, for inner > 1. V: results per
+/** Position of a thread among the results and the indices of `count`, for inner > 1. V: results per
  * thread, adjacent if NEAR, else d.group apart. */
 template <int V, bool NEAR, class I> struct fold_beside {
     I from, first;        /* first result of the block, and of the thread */
-    I begin, end;         /* lines begin, begin + lines, ... before end */
-    I at[NEAR ? 1 : V];   /* index of the results' elements in line 0 */
-    uint32_t lines, part;
+    I begin, end;         /* indices of `count`: begin, begin + lines, ... before end */
+    I at[NEAR ? 1 : V];   /* positions of the results' elements with index 0 of `count` */
+    uint32_t lines, part; /* lines of threads in the block; index of the block among the shares */
     __device__ __forceinline__ fold_beside(const group_folds &d)
         : lines(REDUCE_THREADS / d.group), part(blockIdx.x / d.blocks)
     {
@@ -70,7 +82,8 @@ template <int V, bool NEAR, class I> struct fold_beside {
     }
 };
 
-/** Merges the block's states of one fold, and stores those of its results in `parts`. */
+/** Merges the states of one fold in a block, and stores the states of the block's results in
+ * `parts` (shares, results). state: the thread's states. own: the thread's position. */
 template <int V, bool NEAR, class FOLD, class I>
 __device__ __forceinline__ void store_lines(const FOLD &fold, typename FOLD::state (&state)[V],
                                             const group_folds &d,
@@ -85,8 +98,8 @@ __device__ __forceinline__ void store_lines(const FOLD &fold, typename FOLD::sta
     });
 }
 
-/** Merges the shares of a result; thread `lane` of d.merges returns the state of result
- * blockIdx.x * d.merges + lane. */
+/** Merges the shares of results, in the kernel `merge`. Thread t below d.merges returns the state
+ * of result blockIdx.x * d.merges + t. parts: from store_lines(), (shares, results). */
 template <class FOLD>
 __device__ __forceinline__ typename FOLD::state merged(const FOLD &fold, const group_folds &d,
                                                        const void *parts)

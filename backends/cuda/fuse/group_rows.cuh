@@ -1,6 +1,7 @@
 /**
  * @file group_rows.cuh
  * Norms, softmax and reductions over rows in the generated kernels of fused groups (source.c).
+ * NVRTC compiles this file at run time; rows.c lists the ops.
  *
  * L threads hold a row in registers: thread t has the accesses t, t + L, t + 2 L, ... of V elements
  * each. Reductions combine lanes and warps in a fixed order.
@@ -33,15 +34,17 @@ __device__ __forceinline__ float element(const X &x, int e, float otherwise = 0)
 }
 
 /**
- * L: threads per row; R: rows per block; A: accesses per thread; V: elements per access. FULL: all
- * accesses are inside their row, and all blocks have R rows.
+ * The threads of a block, and the functions of rows that they compute. L: threads per row, a power
+ * of two or a multiple of 32; R: rows per block; A: accesses per thread; V: elements per access.
+ * FULL: all accesses are inside their row, and all blocks have R rows. An array of A V numbers has
+ * a thread's elements of a row, access by access.
  */
 template <int L, int R, int A, int V, bool FULL> struct group_rows {
     static constexpr int elements = A * V, threads = L * R, lanes = L < 32 ? L : 32;
     static constexpr int warps = L / 32;
     uint32_t columns; /* elements of a row */
     uint32_t lane;    /* index of this thread in the row */
-    bool some;        /* the row exists */
+    bool some;        /* the row exists; not used if FULL */
     float *memory;    /* shared memory, 128 numbers per row; NULL if L <= 32 */
     int turn;         /* number of join() calls; they alternate between the halves of `memory` */
 
@@ -51,11 +54,13 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
         if constexpr (warps > 1)
             memory += threadIdx.x / L * 128;
     }
+    /** First column of the thread's access a. */
     __device__ __forceinline__ uint32_t column(int a) const { return (a * L + lane) * V; }
     __device__ __forceinline__ bool inside(int a) const
     {
         return FULL || (some && column(a) < columns);
     }
+    /** Loads the thread's elements of a row at address `row`; elements outside are 0. */
     template <class T>
     __device__ __forceinline__ void load(in_register_t<T> (&to)[A * V], const char *row) const
     {
@@ -85,15 +90,16 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
                 *(word_of<vec<T, V>> *)(row + (size_t)column(a) * sizeof(T)) = to_word(v);
         }
     }
-    /** Stores the row's one element. */
+    /** Stores the one element that a row has in a result such as a sum. */
     template <class T>
     __device__ __forceinline__ void store_one(char *to, in_register_t<T> x) const
     {
         if (lane == 0 && (FULL || some))
             *(T *)to = from_register<T>(x);
     }
-    /** Adds up the threads' sums over the block's rows and stores them as a line of partial sums.
-     * total: shared memory for L A V numbers; unused if the block has one row. */
+    /** Adds up `sums`, a thread's sums over all rows that it has computed, over the threads with
+     * the same columns, and stores them as a line of partial sums (columns). total: shared memory
+     * for L A V numbers; not used if the block has one row. */
     __device__ __forceinline__ void store_sums(float *line, float (&sums)[A * V],
                                                float *total) const
     {
@@ -125,7 +131,8 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
         }
     }
 
-    /** Reduces N numbers over the row's threads with op; each thread gets the results. */
+    /** Reduces N numbers over the row's threads with op; each thread gets the results. All threads
+     * of the block call. */
     template <int N, class OP> __device__ __forceinline__ void join(float (&x)[N], OP op)
     {
 #pragma unroll
@@ -150,7 +157,7 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
             }
         }
     }
-    /** The sum over the row of f(e), for each element e of this thread. */
+    /** The sum over the row of f(e), where e is the index of an element of this thread. */
     template <class F> __device__ __forceinline__ float sum_of(F f)
     {
         float x[1] = {0};
@@ -176,8 +183,14 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
                     f(a * V + k);
     }
 
-    /* ---- the ops: parameters are the results, rounded to T, then the arguments ---- */
+    /* ---- the ops ----
+     * Parameters are the results, then the arguments, in the order of rows.c. Arguments may be
+     * arrays of the thread's elements, one element per row, or `absent`. Results are rounded to T,
+     * except f32 statistics (mean, rstd) and sums over all rows (sum_rows, dw, db), which are added
+     * to. */
 
+    /** put(), put_one() and add(): set a result's element, set its one element per row, add to it;
+     * nothing if the result is absent. */
     template <class T, class Y> __device__ __forceinline__ void put(Y &y, int e, float x) const
     {
         if constexpr (!std::is_same_v<Y, absent>)
@@ -259,8 +272,9 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
         each([&](int e) { put<T>(dx, e, element(g, e) - exp_of(element(y, e)) * sum); });
     }
 
-    /** The variance is computed from differences to a first mean, which also correct the mean: for
-     * equal elements the mean is exact and the variance almost 0. */
+    /** y = (x - mean) rstd weight + bias, rstd = 1 / sqrt(variance + eps). The variance is computed
+     * from differences to a first mean, and their mean corrects the first one: for equal elements
+     * the mean is exact and the variance almost 0. */
     template <class T, class Y, class M, class S, class X, class W, class B>
     __device__ __forceinline__ void layer_norm(Y &y, M &mean, S &rstd, const X &x, const W &weight,
                                                const B &bias, float eps)
@@ -273,7 +287,7 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
         });
         float shift = sums[0] / n, centre = first + shift,
               factor = rsqrtf(fmaxf(sums[1] / n - shift * shift, 0.0f) + eps);
-        if (!(sums[1] == sums[1]))
+        if (!(sums[1] == sums[1])) /* NaN, which fmaxf() dropped */
             factor = sums[1];
         put_one(mean, centre);
         put_one(rstd, factor);
@@ -282,6 +296,7 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
                               element(bias, e)));
         });
     }
+    /** y = x rstd weight, rstd = 1 / sqrt(avg(x x) + eps). */
     template <class T, class Y, class S, class X, class W>
     __device__ __forceinline__ void rms_norm(Y &y, S &rstd, const X &x, const W &weight, float eps)
     {
@@ -290,7 +305,8 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
         put_one(rstd, factor);
         each([&](int e) { put<T>(y, e, element(x, e) * factor * element(weight, e, 1)); });
     }
-    /** With h = (x - mean) rstd and q = g weight: dx = rstd (q - avg(q) - h avg(q h)). */
+    /** With h = (x - mean) rstd and q = g weight: dx = rstd (q - avg(q) - h avg(q h)), dw += g h,
+     * db += g. */
     template <class T, class Y, class DW, class DB, class G, class X, class W>
     __device__ __forceinline__ void layer_norm_backward(Y &dx, DW &dw, DB &db, const G &g,
                                                         const X &x, float mean, float rstd,
@@ -311,6 +327,7 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
             add(db, e, element(g, e));
         });
     }
+    /** With h = x rstd and q = g weight: dx = rstd (q - h avg(q h)), dw += g h. */
     template <class T, class Y, class DW, class G, class X, class W>
     __device__ __forceinline__ void rms_norm_backward(Y &dx, DW &dw, const G &g, const X &x,
                                                       float rstd, const W &weight)

@@ -1,9 +1,10 @@
 /**
- * @file rtc.cuh  The declarations from C++ and CUDA headers that the functors need, for NVRTC.
+ * @file rtc.cuh  The declarations from C++ and CUDA headers that the functors need, for NVRTC,
+ * CUDA's compiler at run time.
  *
- * Fused groups are compiled on the user's machine, which may have no headers. The generated source
- * has this file before the functors' headers, whose #include lines are removed. nvcc never reads
- * it.
+ * Fused groups are compiled on the user's machine, which may have no headers. The source that NVRTC
+ * compiles begins with the text of this file; then come the functors' headers, whose #include lines
+ * are removed, and the generated kernel. nvcc never reads this file.
  */
 // SPDX-License-Identifier: MIT
 typedef signed char int8_t;
@@ -38,7 +39,7 @@ template <bool C, class A, class B> using conditional_t = typename conditional<C
 } // namespace std
 
 /* bf16 and f16, rounded as by cuda_bf16.h and cuda_fp16.h. Even one number is converted as a pair
- * with 0: on sm_90, converting a single number has an eighth of the rate. */
+ * with 0: on sm_90, the instruction for a single number has an eighth of the rate. */
 struct __nv_bfloat16 {
     unsigned short bits;
 };

@@ -11,8 +11,10 @@
 
 namespace ts {
 
-/** Initialises the barrier at a shared-memory address; `count` arrivals end a phase. One thread
- * calls. */
+/* A barrier is 8 bytes of shared memory at an address of 32 bits. Its phases have the parities 0,
+ * 1, 0, ... A phase ends after `count` arrivals and the bytes that barrier_expect() announced. */
+
+/** Initialises a barrier; `count` arrivals end a phase. One thread calls. */
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
@@ -24,6 +26,7 @@ __device__ __forceinline__ void barriers_ready()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+/** Arrives at the current phase, without waiting. */
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -34,7 +37,8 @@ __device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
-/** Waits for the end of the phase of this parity. On a new barrier, a wait for parity 1 returns at
+/** Waits for the end of the current phase if it has this parity; else the phase of this parity has
+ * ended and the call returns at once. On a new barrier, a wait for parity 1 thus returns at
  * once. */
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity)
 {
@@ -45,8 +49,8 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity)
                  "r"(parity)
                  : "memory");
 }
-/** Starts an asynchronous copy from global to shared memory, which reports its bytes to `barrier`.
- * Addresses and size must be multiples of 16. */
+/** Starts an asynchronous copy of `bytes` bytes from global memory to this block's shared memory.
+ * The copy reports its bytes to `barrier`. Addresses and size must be multiples of 16. */
 __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes,
                                           uint32_t barrier)
 {
@@ -80,6 +84,7 @@ __device__ __forceinline__ uint32_t cluster_blocks()
     return n;
 }
 
+/** Index of this block in its cluster. */
 __device__ __forceinline__ uint32_t cluster_rank()
 {
     uint32_t r;
@@ -100,8 +105,8 @@ __device__ __forceinline__ void cluster_sync()
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/** Stores x in another block's shared memory and reports 8 bytes to that block's barrier. `to` and
- * `barrier` are from peer_address(). */
+/** Stores x in another block's shared memory, asynchronously, and reports 8 bytes to that block's
+ * barrier. `to` and `barrier` are from peer_address(). */
 __device__ __forceinline__ void peer_store(uint32_t to, float2 x, uint32_t barrier)
 {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "

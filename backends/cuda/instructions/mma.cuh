@@ -1,7 +1,8 @@
 /**
  * @file mma.cuh
  * The tensor cores of sm_80 and later: asynchronous 16-byte copies, fragments from shared memory,
- * products of 16 x 8 x 16 (PTX ISA: cp.async, ldmatrix, mma).
+ * products of a 16 x 16 and a 16 x 8 matrix (PTX ISA: cp.async, ldmatrix, mma). A fragment is the
+ * part of a small matrix that each lane of a warp has in registers; the PTX ISA defines its layout.
  *
  * A tile in shared memory consists of rows of COLUMNS 2-byte elements, a multiple of 64. The
  * 16-byte chunk c of row r is at position c xor (r mod 8) of its row, so that the same chunk of
@@ -15,13 +16,15 @@
 
 namespace ts {
 
-/** Starts an asynchronous copy of 16 bytes to shared memory; with `some` false it writes zeros. */
+/** Starts an asynchronous copy of 16 bytes from global to shared memory; with `some` false it
+ * writes zeros and does not read `from`. */
 __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool some)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                  "r"(some ? 16 : 0)
                  : "memory");
 }
+/** Makes a group of this thread's copies since the last call, for copies_wait(). */
 __device__ __forceinline__ void copies_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -50,7 +53,7 @@ __device__ __forceinline__ void ldmatrix_transposed(uint32_t (&x)[4], uint32_t f
                  : "memory");
 }
 
-/** A tile in shared memory. */
+/** A tile in shared memory. COLUMNS: elements of a row, in units of 2 bytes. */
 template <int COLUMNS> struct mma_tile {
     static_assert(COLUMNS % 64 == 0, "the swizzle spans eight chunks");
     uint32_t base; /* shared-memory address */
@@ -60,8 +63,9 @@ template <int COLUMNS> struct mma_tile {
     {
         return base + (uint32_t)row * (COLUMNS * 2) + (uint32_t)((chunk ^ (row & 7)) << 4);
     }
-    /** Starts the copy of ROWS rows by THREADS threads. Rows at `rows` and above and columns at
-     * `columns` and above become zero. `row_step`: elements from row to row of `from`. */
+    /** Starts the copy of ROWS rows; all THREADS threads of the block call. Rows at `rows` and
+     * above and columns at `columns` and above become zero. `row_step`: elements from row to row of
+     * `from`. `from`, row_step and `columns` must be multiples of 16 bytes. */
     template <int ROWS, int THREADS, class T>
     __device__ __forceinline__ void load(const T *from, int64_t row_step, int rows,
                                          int columns) const
@@ -76,8 +80,9 @@ template <int COLUMNS> struct mma_tile {
             copy16(at(first + i * step, chunk), some ? mine : from, some);
         }
     }
-    /* In the functions below `row` must be a multiple of 8. Then an address is one address of the
-     * lane plus an offset, with two bits flipped, so few addresses occupy registers. */
+    /* In the functions below `row` must be a multiple of 8. Then the address of a fragment is a
+     * lane's address of the tile plus an offset, with two bits flipped, so that few addresses
+     * occupy registers. */
     /** Loads rows row to row + 15, columns 16 k to 16 k + 15, as the left operand of mma(). */
     __device__ __forceinline__ void left(uint32_t (&a)[4], int row, int k) const
     {
@@ -119,7 +124,9 @@ template <int COLUMNS> struct mma_tile {
     }
 };
 
-/** d += a b: d is 16 x 8 in f32; a is 16 x 16 and b is 16 x 8, in T. */
+/** d += a b: d is 16 x 8 in f32; a is 16 x 16 and b is 16 x 8, in T. A lane has the elements of
+ * rows lane / 4 (d[0], d[1]) and lane / 4 + 8 (d[2], d[3]), in columns lane % 4 * 2 and the next
+ * one. */
 template <class T>
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                     uint32_t b1);
@@ -142,10 +149,11 @@ __device__ __forceinline__ void mma<f16>(float (&d)[4], const uint32_t (&a)[4], 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Products of f32 (3xTF32): each factor is split into two TF32 numbers, and three of the four
- * products are added; the fourth, low times low, is below the rounding error of the sum. A tile of
- * f32 is an mma_tile with twice as many columns; left() and right() then load operands of 16 x 8
- * and 8 x 16. */
+/* Products of f32 (3xTF32): each factor is split into two TF32 numbers (f32 with 10 bits of
+ * mantissa), high and low, and three of the four products are added. The fourth, low times low, is
+ * at most 2^-22 of the product. The tensor cores ignore the bits of `low` beyond TF32. A tile of
+ * f32 is an mma_tile with twice as many columns; left() then loads an operand of 16 x 8, right()
+ * two of 8 x 8. */
 struct split_f32 {
     uint32_t high, low;
 
@@ -166,6 +174,7 @@ __device__ __forceinline__ void mma_tf32(float (&d)[4], uint32_t a0, uint32_t a1
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
+/** d += a b for f32, with the sizes of mma_tf32(). */
 __device__ __forceinline__ void mma_f32(float (&d)[4], const split_f32 (&a)[4], split_f32 b0,
                                         split_f32 b1)
 {
@@ -174,8 +183,8 @@ __device__ __forceinline__ void mma_f32(float (&d)[4], const split_f32 (&a)[4], 
     mma_tf32(d, a[0].high, a[1].high, a[2].high, a[3].high, b0.high, b1.high);
 }
 
-/** Stores four 8 x 8 tiles of 2-byte elements, each transposed. Lanes 8 i to 8 i + 7 pass in `to`
- * the addresses of the rows of tile i. For sm_90 and later. */
+/** Stores four 8 x 8 matrices of 2-byte elements, each transposed, in shared memory. Lanes 8 i to
+ * 8 i + 7 pass in `to` the addresses of the eight stored rows of matrix i. For sm_90 and later. */
 __device__ __forceinline__ void store_transposed(uint32_t to, const uint32_t (&x)[4])
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),

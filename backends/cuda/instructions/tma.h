@@ -1,4 +1,6 @@
-/** @file tma.h  Descriptors (CUtensorMap) for TMA, the copy engine of Hopper. */
+/** @file tma.h  Host code that makes descriptors (CUtensorMap) for TMA, the Tensor Memory
+ * Accelerator: the copy engine of sm_90 and later, which copies boxes of tensors between global and
+ * shared memory. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_TMA_H
 #define TS_CUDA_TMA_H
@@ -10,9 +12,9 @@
 
 namespace ts {
 
-/** Returns the driver's function `name`, of type F, or NULL if the driver lacks it. The runtime
- * looks the function up, so that the library does not link to the driver. The result is cached per
- * type: use each type for one name only. */
+/** Returns the driver's function `name`, of pointer type F, or NULL if the driver lacks it. The
+ * CUDA runtime looks the function up, so that the library does not link to the driver. The result
+ * is cached per type: use each type for one name only. */
 template <class F> F tma_encoder(const char *name)
 {
     static void *found;
@@ -29,14 +31,17 @@ template <class F> F tma_encoder(const char *name)
     }
     return (F)__atomic_load_n(&found, __ATOMIC_RELAXED);
 }
+/** tma_encoder() for a function that <cuda.h> declares. */
 #define TMA_ENCODER(function) ts::tma_encoder<decltype(&function)>(#function)
 
+/** Element type of a descriptor for T, bf16 or f16. */
 template <class T> constexpr CUtensorMapDataType tma_type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 template <> inline constexpr CUtensorMapDataType tma_type<f16> = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 
 /** Writes the descriptor of x, (batches, heads, rows, columns) of bf16 or f16, for boxes of
- * box_rows rows and 64 columns with 128-byte swizzle. Returns false if the driver rejects it, for
- * example because a stride is not a multiple of 16 bytes. */
+ * box_rows rows and 64 columns. In shared memory a box has the 128-byte swizzle (wgmma.cuh); its
+ * elements outside of x are zeros. Returns false if the driver has no descriptors or rejects this
+ * one, for example because the address or a stride is not a multiple of 16 bytes. */
 template <class T>
 bool tma_map(CUtensorMap *map, const attention_operand &x, int columns, int rows, int heads,
              int batches, int box_rows)

@@ -1,12 +1,15 @@
 /**
  * @file wgmma.cuh  Hopper's instructions (sm_90a): tile copies by the copy engine (TMA), and
- * products by four warps that read operands from shared memory (PTX ISA: cp.async.bulk.tensor,
- * wgmma, setmaxnreg).
+ * products by a group of four warps that read operands from shared memory (PTX ISA:
+ * cp.async.bulk.tensor, wgmma, setmaxnreg).
  *
  * A tile of R rows consists of slabs of 64 columns of 2 bytes, R rows of 128 bytes each, in the
- * copy engine's 128-byte swizzle: the 16-byte chunk c of row r is at position c xor (r mod 8).
- * Slabs start at multiples of 1,024 bytes. Either the columns or the rows of a tile can be the
- * depth of the product.
+ * copy engine's 128-byte swizzle: the 16-byte chunk c of row r is at position c xor (r mod 8) of
+ * the row. Slabs start at multiples of 1,024 bytes. Either the columns or the rows of a tile can be
+ * the depth of a product, the dim that is summed.
+ *
+ * The order of products of a group: wgmma_begin(), products, wgmma_commit(), wgmma_wait(),
+ * pin_accumulators().
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_WGMMA_CUH
@@ -21,8 +24,10 @@ namespace ts {
 
 /* ----------------------------------------------------------------- turns and copies ---- */
 
-/** Named barrier `number` of a block, which `threads` threads reach: turn_wait() arrives and waits
- * for all of them (bar.sync), turn_give() arrives without waiting (bar.arrive). */
+/** Named barrier `number` of a block, 0 to 15, at which `threads` threads arrive: turn_wait()
+ * arrives and waits for all of them (bar.sync), turn_give() arrives without waiting (bar.arrive).
+ * Two groups of warps take turns with them: each waits at its barrier, and the other one gives it
+ * the turn. */
 __device__ __forceinline__ void turn_wait(int number, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
@@ -32,8 +37,9 @@ __device__ __forceinline__ void turn_give(int number, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-/** Copies a box of the map's tensor at (column, row, head, batch); elements outside the tensor are
- * zero. */
+/** Starts the copy of a box of the map's tensor, whose first element is (column, row, head, batch),
+ * to shared memory; elements outside the tensor are zero. Reports the bytes of the box to
+ * `barrier`. map: made by tma_map() (tma.h). */
 __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, int column, int row,
                                          int head, int batch, uint32_t barrier)
 {
@@ -42,7 +48,7 @@ __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, in
                  "l"(map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(barrier)
                  : "memory");
 }
-/** Loads a tile of ROWS x COLUMNS, slab by slab. */
+/** Starts the copies of a tile of ROWS x COLUMNS, slab by slab. The map's boxes have ROWS rows. */
 template <int ROWS, int COLUMNS>
 __device__ __forceinline__ void tma_load_tile(uint32_t to, const CUtensorMap *map, int row,
                                               int head, int batch, uint32_t barrier)
@@ -58,8 +64,8 @@ __device__ __forceinline__ void tma_sees_shared()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/** Starts the copy of a tile of ROWS x COLUMNS, slab by slab, to the map's tensor. Elements outside
- * the tensor are not written. */
+/** Starts the copy of a tile of ROWS x COLUMNS in shared memory, slab by slab, to the map's tensor.
+ * Elements outside the tensor are not written. */
 template <int ROWS, int COLUMNS>
 __device__ __forceinline__ void tma_store_tile(uint32_t from, const CUtensorMap *map, int row,
                                                int head, int batch)
@@ -95,6 +101,7 @@ __device__ __forceinline__ void wgmma_begin()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
+/** Makes a group of the products since the last call, for wgmma_wait(). */
 __device__ __forceinline__ void wgmma_commit()
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -126,6 +133,10 @@ template <int N> __device__ __forceinline__ void discard_accumulators(float (&d)
             asm volatile("" : "=f"(d[n][e])::"memory");
 }
 
+/* Descriptors of tiles (PTX ISA: matrix descriptor). Addresses and distances count 16 bytes: bits 0
+ * to 13 are the address, bits 16 to 29 the distance of slabs (by_rows() only), bits 32 to 45 the
+ * distance of groups of 8 rows (64: 1,024 bytes); bit 62 selects the 128-byte swizzle. */
+
 /** Descriptor of a tile at shared-memory address `at` whose columns are the depth. Add 2 for the
  * next 16 columns of the slab. */
 __device__ __forceinline__ uint64_t by_columns(uint32_t at)
@@ -141,9 +152,10 @@ template <int ROWS> __device__ __forceinline__ uint64_t by_rows(uint32_t at)
 }
 
 /*
- * wgmma<T, W>: d = a b or d += a b with depth 16; d is 64 x W, in each warp with the layout of
- * mma(). An asm statement does not accept arrays: WGMMA_TILES lists the elements of d,
- * WGMMA_REGISTERS their operand numbers, and i to m are the numbers of the operands after them.
+ * wgmma<T, W>: d = a b or d += a b with depth 16. d is 64 x W in f32: warp w of the group has rows
+ * 16 w to 16 w + 15, and d[n] its columns 8 n to 8 n + 7 in the layout of mma(). An asm statement
+ * does not accept arrays: WGMMA_TILES lists the elements of d, WGMMA_REGISTERS their operand
+ * numbers, and i to m are the numbers of the operands after them.
  */
 template <class T, int W> struct wgmma;
 
@@ -225,7 +237,8 @@ WGMMA(f16, 256, 128, 129, 130, 131, 132);
 #undef WGMMA_REGISTERS_192
 #undef WGMMA_REGISTERS_256
 
-/** d = a bT over DEPTH columns. a and b are tiles with slabs of A_ROWS and B_ROWS rows. */
+/** Starts d = a bT over DEPTH columns. a and b are shared-memory addresses of tiles with slabs of
+ * A_ROWS and B_ROWS rows. d is 64 x 8 N, like in the next two functions. */
 template <class T, int DEPTH, int A_ROWS, int B_ROWS, int N>
 __device__ __forceinline__ void wgmma_products(float (&d)[N][4], uint32_t a, uint32_t b)
 {
@@ -234,8 +247,8 @@ __device__ __forceinline__ void wgmma_products(float (&d)[N][4], uint32_t a, uin
         wgmma<T, N * 8>::columns(d, by_columns(a + k / 4 * A_ROWS * 128) + k % 4 * 2,
                                  by_columns(b + k / 4 * B_ROWS * 128) + k % 4 * 2, k > 0);
 }
-/** d = a b. The depth is the columns of a, whose slabs are A_STEP bytes apart, and the B_ROWS rows
- * of b. */
+/** Starts d = a b. The depth is the columns of a, whose slabs are A_STEP bytes apart, and the
+ * B_ROWS rows of b. */
 template <class T, int B_ROWS, int A_STEP, int N>
 __device__ __forceinline__ void wgmma_crossed(float (&d)[N][4], uint32_t a, uint32_t b)
 {
@@ -244,8 +257,8 @@ __device__ __forceinline__ void wgmma_crossed(float (&d)[N][4], uint32_t a, uint
         wgmma<T, N * 8>::template columns<1>(d, by_columns(a + k / 4 * A_STEP) + k % 4 * 2,
                                              by_rows<B_ROWS>(b) + k * 128, k > 0);
 }
-/** d += p b. The left operand p is in registers (pack_left()); the depth is the B_ROWS rows of
- * b. */
+/** Starts d += p b. The left operand p is in registers (pack_left()); the depth is the B_ROWS rows
+ * of b. */
 template <class T, int B_ROWS, int N>
 __device__ __forceinline__ void wgmma_accumulate(float (&d)[N][4],
                                                  const uint32_t (&p)[B_ROWS / 16][4], uint32_t b)
@@ -260,7 +273,8 @@ __device__ __forceinline__ void wgmma_accumulate(float (&d)[N][4],
                                          by_rows<B_ROWS>(b + 2 * B_ROWS * 128) + k * 128);
     }
 }
-/** Rounds accumulators to T and packs them as a left operand. */
+/** Rounds accumulators, 64 x 8 N, to T and packs them as a left operand p, whose N / 2 fragments
+ * have 16 columns each. */
 template <class T, int N>
 __device__ __forceinline__ void pack_left(uint32_t (&p)[N / 2][4], const float (&s)[N][4])
 {
@@ -283,10 +297,13 @@ __device__ __forceinline__ void add_to_memory(float *to, const float (&x)[4])
 /* ------------------------------------------------------------------------------- rings ---- */
 
 /** Barriers of a ring of STAGES tiles in shared memory: STAGES `full` barriers, then STAGES `empty`
- * ones. Tile i uses stage i % STAGES. A stage is full after the producer's arrival and the bytes
- * that it expects, and empty after an arrival of each of `readers` readers. */
+ * barriers, at address `barriers`. Tile i uses stage i % STAGES. A stage is full after the
+ * producer's barrier_expect() and the copies of the announced bytes, and empty after an arrival of
+ * each of `readers` readers. For tile i, the producer calls wait_empty(i) and starts copies to
+ * full(i); a reader calls wait_full(i) and arrives at empty(i). Tiles are used in the order 0, 1,
+ * 2, ... */
 template <int STAGES> struct tile_ring {
-    static constexpr int bytes = 16 * STAGES;
+    static constexpr int bytes = 16 * STAGES; /* of the barriers */
     uint32_t barriers;
 
     __device__ __forceinline__ uint32_t full(int i) const { return barriers + i % STAGES * 8; }
@@ -311,9 +328,9 @@ template <int STAGES> struct tile_ring {
     }
 };
 
-/** Multiplies the accumulators of a group of four warps by a factor per row, rounds the products to
- * T, and stores them in a tile of 64 rows. low and high: factors of rows lane / 4 and lane / 4 + 8
- * of the warp's 16 rows. */
+/** Multiplies a group's accumulators x, 64 x 8 N, by a factor per row, rounds the products to T,
+ * and stores them in a tile of 64 rows at shared-memory address `tile`. low and high: factors of
+ * rows lane / 4 and lane / 4 + 8 of the warp's 16 rows. */
 template <class T, int N>
 __device__ __forceinline__ void put_group(uint32_t tile, const float (&x)[N][4], float low,
                                           float high)
@@ -332,8 +349,8 @@ __device__ __forceinline__ void put_group(uint32_t tile, const float (&x)[N][4],
     }
 }
 
-/** Stores a group's packed left operand, 64 rows x 16 N columns, transposed: as 16 N rows of a slab
- * with 64 columns. */
+/** Stores a group's packed left operand, 64 rows x 16 N columns, transposed: as 16 N rows and 64
+ * columns of the slab at a shared-memory address. */
 template <int N>
 __device__ __forceinline__ void put_transposed(uint32_t slab, const uint32_t (&p)[N][4])
 {
@@ -349,7 +366,7 @@ __device__ __forceinline__ void put_transposed(uint32_t slab, const uint32_t (&p
  * of a tile of ROWS rows, whose contents the group no longer needs. Then copies the first `rows` of
  * these rows and the first `columns` columns to global memory at `to`, with row stride `step` in
  * elements. The copy stores 16 bytes at a time: `to` must be 16-byte aligned, and `columns` and
- * `step` multiples of 8.
+ * `step` multiples of 8. Uses the named barrier 8 + index of the group.
  */
 template <class T, int ROWS, int N>
 __device__ __forceinline__ void write_group(uint32_t tile, int row, const float (&x)[N][4],

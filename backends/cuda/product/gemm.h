@@ -1,4 +1,5 @@
-/** @file gemm.h  Matrix products through cuBLASLt with cached plans, and integer products. */
+/** @file gemm.h  Matrix products (GEMM): of floating dtypes by cuBLASLt, with cached plans, or by
+ * the library's kernels where these are faster; of integers by the library's kernels. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GEMM_H
 #define TS_CUDA_GEMM_H
@@ -16,24 +17,25 @@ typedef struct ts_cuda_matrix {
     int64_t batch;       /* stride from matrix to matrix; 0: one operand for all products */
 } ts_cuda_matrix;
 
-/** The epilogue of a product, applied before the result is rounded and stored. All zero: none. */
+/** The epilogue of a product, applied before the result is rounded and stored. All zero: none. The
+ * comments say which fields exclude each other: "not beside x" means that x must be zero. gelu is
+ * the tanh form. */
 typedef struct ts_cuda_epilogue {
     const void *bias; /* added to each row of c, one element per column; NULL: none */
-    bool gelu;        /* then apply tanh-form gelu; requires one batch and a multiple of 8 columns
-                         of c */
+    bool gelu;        /* then apply gelu; requires one batch and a multiple of 8 columns in c */
     bool relu;        /* then apply relu, to the product with bias and added matrix; not beside
                          gelu, gelu_of, wide and sums */
     void *linear;     /* receives gelu's argument in the layout of c; NULL: not requested */
-    const void *gelu_of; /* then multiply by the derivative of tanh-form gelu at these arguments,
-                            which have the layout of c; NULL: no. Conditions as for gelu; not beside
-                            other fields except columns and curve */
-    void *curve;   /* receives tanh-form gelu of gelu_of, in the layout of c; NULL: not wanted.
-                      Requires gelu_of and ts_cuda_takes_slope() */
+    const void *gelu_of; /* then multiply by the derivative of gelu at these arguments, which have
+                            the layout of c; NULL: no. Conditions as for gelu; not beside other
+                            fields except columns and curve */
+    void *curve;   /* receives gelu of gelu_of, in the layout of c; NULL: not wanted. Requires
+                      gelu_of and ts_cuda_takes_slope() */
     void *columns; /* receives the sums of c's columns, in c's dtype; NULL: not wanted. Requires
                       gelu_of and ts_cuda_takes_slope() */
     bool wide; /* c is f32 where a and b are halves; not beside bias, gelu and gelu_of */
-    void *sums;       /* receives the sum of each row of a, in a's dtype; requires that the other
-                         fields are zero */
+    void *sums;       /* receives the sum of each row of a, in a's dtype; NULL: not wanted. Requires
+                         one batch, and that the other fields except `beside` are zero */
     const double *factors; /* alpha and beta: c = alpha a b + beta added; NULL: 1 and 0 */
     const void *added;     /* matrix with the layout of c; NULL: c itself */
     bool beside; /* ts_cuda_gemm_f32() only: may run beside the launch of ts_cuda_gemm_f32() just
@@ -58,22 +60,23 @@ bool ts_cuda_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const ts_cuda_
                            const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                            const ts_cuda_epilogue *then);
 
-/** True if ts_cuda_gemm() computes an f32 product by ts_cuda_gemm_f32(), unless TS_CUDA_TF32=1. The
- * answer depends on the device, sizes, strides and epilogue only. */
+/** True if ts_cuda_gemm() computes an f32 product by ts_cuda_gemm_f32(), which it does unless
+ * TS_CUDA_TF32=1. The answer depends on the device, sizes, strides and epilogue only. */
 bool ts_cuda_takes_f32(const ts_cuda_device *device, const ts_cuda_matrix *a,
                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                        const ts_cuda_epilogue *then);
-/** ts_cuda_gemm() for an f32 product for which ts_cuda_takes_f32() is true: 3xTF32 on tensor cores
- * (f32.cu). */
+/** ts_cuda_gemm() for an f32 product for which ts_cuda_takes_f32() is true: three TF32 products on
+ * tensor cores, with about the accuracy of f32 (f32.cu). */
 ts_status ts_cuda_gemm_f32(const ts_frame *frame, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                            const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then);
 
-/** True if ts_cuda_gemm() computes a product with gelu_of by ts_cuda_gemm_slope(). The answer
- * depends on the device, dtype, sizes, strides and epilogue only. */
+/** True if ts_cuda_gemm() computes a product with then->gelu_of by ts_cuda_gemm_slope(): halves on
+ * Hopper, with enough tiles. The answer depends on the device, dtype, sizes, strides and epilogue
+ * only. */
 bool ts_cuda_takes_slope(const ts_cuda_device *device, ts_dtype dtype, const ts_cuda_matrix *a,
                          const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                          const ts_cuda_epilogue *then);
-/** ts_cuda_gemm() for a product for which ts_cuda_takes_slope() is true (wgmma.cuh). */
+/** ts_cuda_gemm() for one product for which ts_cuda_takes_slope() is true (product/wgmma.cuh). */
 ts_status ts_cuda_gemm_slope(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                              const ts_cuda_matrix *b, const ts_cuda_matrix *c,
                              const ts_cuda_epilogue *then);

@@ -1,4 +1,6 @@
-/** @file padding.h  Products of halves over padded copies, for sizes at which cuBLASLt is slow. */
+/** @file padding.h  Products of halves over padded copies: cuBLASLt is slow if rows are not
+ * multiples of 16 bytes, so operands are copied with rows that zeros extend. ts_cuda_pads()
+ * decides, ts_cuda_gemm_padded() computes. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_PADDING_H
 #define TS_CUDA_PADDING_H
@@ -21,13 +23,16 @@ typedef struct ts_cuda_padding {
 bool ts_cuda_is_uneven(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                        const ts_cuda_matrix *c, int64_t batches);
 
-/** True if a product is expected to be faster over padded copies; sets *padding if so. The answer
- * depends only on dtype, sizes, strides, epilogue and the environment variable TS_CUDA_MATMUL. */
+/** True if a product is expected to be faster over padded copies; then sets *padding. False for an
+ * epilogue with gelu. The answer depends only on dtype, sizes, strides, epilogue and the
+ * environment variable TS_CUDA_MATMUL: direct pads nothing, padded pads each product with uneven
+ * matrices. */
 bool ts_cuda_pads(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                   const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then,
                   ts_cuda_padding *padding);
 
-/** Writes a line to the log's topic `matmul` if ts_cuda_is_uneven(): the product is not padded. */
+/** Writes a line to the log's topic `matmul` that the product is not padded, if
+ *  ts_cuda_is_uneven(). */
 void ts_cuda_log_direct(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                         const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches);
 
@@ -38,9 +43,10 @@ bool ts_cuda_padded_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const t
                                   const ts_cuda_padding *padding);
 
 /**
- * ts_cuda_gemm() over padded copies, which the call allocates as scratch memory and frees. A caller
- * that has a copy of `a` by ts_cuda_pad_matrix(), with at least padding->rows x padding->inner
- * elements, sets padding->a to false and passes the copy as `a`.
+ * ts_cuda_gemm() over padded copies, which the call allocates as scratch memory and frees. `then`
+ * has no gelu; gelu_of and wide require padding->c false. A caller that has a copy of `a` by
+ * ts_cuda_pad_matrix(), with at least padding->rows x padding->inner elements, sets padding->a to
+ * false and passes the copy as `a`.
  */
 ts_status ts_cuda_gemm_padded(ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                               const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
@@ -54,8 +60,9 @@ typedef struct ts_cuda_padded {
     int64_t bytes;
 } ts_cuda_padded;
 
-/** Copies one matrix of halves to `rows` x `columns` elements, with zeros outside the matrix. The
- * copy has dense rows if `from` has, else dense columns. After an error to->data is NULL. */
+/** Sets *to to a copy of one matrix of halves, extended by zeros to `rows` x `columns` elements.
+ * The copy has dense rows if `from` has, else dense columns. Errors: TS_ERR_MEMORY, those of
+ * ts_cuda_copy_strips(); to->data is then NULL. */
 ts_status ts_cuda_pad_matrix(ts_frame *frame, const ts_cuda_matrix *from, int64_t rows,
                              int64_t columns, ts_cuda_padded *to);
 

@@ -1,4 +1,5 @@
-/** @file strips.h  Copies of matrices of halves between rows of any alignment. */
+/** @file strips.h  Copies of matrices of halves whose rows may begin at any element's address, for
+ * padding.c. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_STRIPS_H
 #define TS_CUDA_STRIPS_H
@@ -7,7 +8,7 @@
 
 TS_BEGIN_DECLS
 
-enum { TS_CUDA_STRIPS = 3 /* matrices that one launch copies */ };
+enum { TS_CUDA_STRIPS = 3 /* maximum batches of matrices that one launch copies */ };
 
 /** A copy of a batch of matrices. Strides are in elements; the column stride of both sides is 1. */
 typedef struct ts_cuda_strip {

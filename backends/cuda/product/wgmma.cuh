@@ -1,17 +1,21 @@
 /**
- * @file wgmma.cuh  Products of bf16 and f16 with the gradient of tanh-form gelu and its sums,
- * on Hopper.
+ * @file wgmma.cuh  Products of bf16 and f16 with the gradient of gelu (tanh form), on Hopper:
  *
- * The epilogue of such a tile takes about as long as its product. Two groups of four warps
- * therefore take turns: while one group's products occupy the tensor cores, the other multiplies
- * its tile by gelu's derivative, adds up its columns and stores it. A group has a tile of 128 x 128
- * results in registers, and a block stays on its multiprocessor for many tiles. A thread of a third
- * group loads operands by TMA. Gelu itself, at the same arguments, costs one more product per
- * element and its stores.
+ *     y = a b gelu'(x)
  *
- * The blocks of a cluster compute adjacent tiles: two below each other, and with WIDE = 2 another
- * two beside these. Two blocks that need the same tile of an operand load half of it each and send
- * it to both, because the second-level cache can limit the rate of these products.
+ * and, if wanted, the sums of the columns of y, and gelu(x), the *curve*. The derivative gelu' is
+ * called the *slope*; x are the *arguments*.
+ *
+ * The epilogue of a tile takes about as long as its product. Two groups of four warps therefore
+ * take turns: while one group's products occupy the tensor cores, the other multiplies its tile by
+ * the slope, adds up its columns and stores it. A group has a tile of 128 x 128 results in
+ * registers. A thread of a third group loads operands by TMA, the copy engine. Blocks are
+ * persistent: each computes many tiles. The curve costs one more multiplication per element and its
+ * stores.
+ *
+ * The blocks of a cluster compute adjacent tiles: two rows of WIDE tiles, WIDE = 1 or 2. Two blocks
+ * that need the same tile of an operand load half of it each and send it to both, because the
+ * second-level cache can limit the rate of these products.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GEMM_WGMMA_CUH
@@ -26,28 +30,30 @@ namespace ts
 
 enum {
     SLOPE_SIDE = 128,                 /* rows and columns of a tile */
-    SLOPE_STAGES = 5,                 /* steps of 64 along k in shared memory */
-    SLOPE_OPERAND = SLOPE_SIDE * 128, /* bytes of a stage of one operand */
-    SLOPE_STAGE = 2 * SLOPE_OPERAND,
-    SLOPE_HALF = 64 * SLOPE_SIDE * 2, /* bytes of half a tile of results */
-    SLOPE_SUMS = 2 * SLOPE_SIDE * 4,  /* bytes of the sums of two warps */
-    SLOPE_BLOCK = 3 * 128,
-    /* stages; two halves of a tile and sums for each group; barriers */
+    SLOPE_STAGES = 5,                 /* steps of 64 along k (the inner dim) in shared memory */
+    SLOPE_OPERAND = SLOPE_SIDE * 128, /* bytes of one operand in a stage: 128 x 64 halves */
+    SLOPE_STAGE = 2 * SLOPE_OPERAND,  /* bytes of a stage */
+    SLOPE_HALF = 64 * SLOPE_SIDE * 2, /* bytes of half a tile of results: 64 rows */
+    SLOPE_SUMS = 2 * SLOPE_SIDE * 4,  /* bytes of the column sums of two warps */
+    SLOPE_BLOCK = 3 * 128,            /* threads of a block */
+    /* bytes of shared memory: stages; two halves of a tile and sums for each group; barriers */
     SLOPE_BYTES = SLOPE_STAGES * SLOPE_STAGE + 2 * (2 * SLOPE_HALF + SLOPE_SUMS) + 256
 };
 
 /** A product a b of (rows, inner) and (inner, columns). */
 struct slope_product {
     int rows, columns, inner;
-    int wide, tall; /* tiles of WIDE * 128 columns, and of 256 rows */
-    int band;       /* tiles of columns that are computed for all rows before the next ones */
+    int wide, tall; /* numbers of a cluster's tiles of WIDE * 128 columns, and of 256 rows */
+    int band;       /* this many columns of a cluster's tiles are computed for all rows before the
+                       next columns */
     float *sums;    /* receives the sums of the columns of each 128 rows: 2 tall lines of `columns`;
                        NULL: not wanted */
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/** The first row and column of a block's tile. number: of the cluster's tiles, from 0. */
+/** The first row and column of a block's tile. number: index of the cluster's tile; rank: index of
+ * the block in the cluster. */
 template <int WIDE> struct slope_place {
     int row, column;
 
@@ -60,7 +66,8 @@ template <int WIDE> struct slope_place {
     }
 };
 
-/** tma_load() into the blocks of a cluster whose bits are set in `ranks`, at equal addresses. */
+/** tma_load() into the blocks of a cluster whose bits are set in `ranks`, at equal addresses; each
+ * block's barrier at address `barrier` gets the bytes. */
 static __device__ __forceinline__ void tma_load_to(unsigned ranks, uint32_t to,
                                                    const CUtensorMap *map, int column, int row,
                                                    uint32_t barrier)
@@ -70,9 +77,9 @@ static __device__ __forceinline__ void tma_load_to(unsigned ranks, uint32_t to,
                  "l"(map), "r"(column), "r"(row), "r"(0), "r"(barrier), "h"((uint16_t)ranks)
                  : "memory");
 }
-/** Arrives at a barrier from peer_address(). Orders no accesses of other blocks: a release at the
- * scope of a cluster would be a fence of the whole GPU. Products have read their operands when
- * wgmma_wait() returns. */
+/** Arrives at a barrier of another block, from peer_address(). The arrival orders no accesses
+ * between blocks, because a release at the scope of a cluster would be a fence of the whole GPU.
+ * None is needed: products have read their operands when wgmma_wait() returns. */
 static __device__ __forceinline__ void peer_arrive(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -93,13 +100,14 @@ static __device__ __forceinline__ void stage_out(const CUtensorMap *map, uint32_
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/** Waits until the first of two groups of stage_out(), or the first two of three, have been read
+/** Waits until all copies of this thread's stage_out() calls, except the last call, have been read
  *  from shared memory. */
 static __device__ __forceinline__ void older_stages_wait()
 {
     asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
 }
 
+/** Two packed halves as f32. */
 template <class T> static __device__ __forceinline__ float2 unpack2(uint32_t x);
 template <> __device__ __forceinline__ float2 unpack2<bf16>(uint32_t x)
 {
@@ -110,6 +118,7 @@ template <> __device__ __forceinline__ float2 unpack2<f16>(uint32_t x)
     return __half22float2(*(const __half2 *)&x);
 }
 
+/** put_float() and get_float(): access a float in shared memory. */
 static __device__ __forceinline__ void put_float(uint32_t to, float x)
 {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
@@ -121,8 +130,9 @@ static __device__ __forceinline__ float get_float(uint32_t from)
     return x;
 }
 
-/** Adds pairs of the first 2 * HALF sums of two lanes, `lane` apart: each lane keeps HALF of them.
- */
+/** Two lanes whose indices differ in the bit `lane` add their first 2 HALF sums: the lower lane
+ * gets the totals of the first HALF sums in s[0] to s[HALF - 1], the upper lane those of the
+ * others. Returns the number, among the 2 HALF sums, of the lane's first total. */
 template <int HALF> static __device__ __forceinline__ int share_sums(float (&s)[32], int lane)
 {
     bool upper = threadIdx.x & lane;
@@ -133,7 +143,7 @@ template <int HALF> static __device__ __forceinline__ int share_sums(float (&s)[
     }
     return upper ? HALF : 0;
 }
-/** Adds up s over the eight lanes with equal lane % 4. Each of them gets four of the 32 sums, in
+/** Adds up s over the eight lanes with equal lane % 4. Each lane gets four of the 32 totals, in
  *  s[0] to s[3]. Returns the number of the first. */
 static __device__ __forceinline__ int add_rows(float (&s)[32])
 {
@@ -142,11 +152,12 @@ static __device__ __forceinline__ int add_rows(float (&s)[32])
     return first + share_sums<4>(s, 4);
 }
 
-/** The barriers and the memory of a block. */
+/** Shared-memory addresses of a block: stages of operands, tiles of results and arguments, column
+ * sums, barriers. */
 struct slope_memory {
     uint32_t stages, tiles, sums;
     tile_ring<SLOPE_STAGES> ring;
-    uint32_t arguments; /* barriers of the tiles of arguments, one per warp */
+    uint32_t arguments; /* barriers for loads of arguments, one per warp */
 
     __device__ __forceinline__ explicit slope_memory(uint32_t base)
     {
@@ -158,7 +169,8 @@ struct slope_memory {
     }
 };
 
-/** Loads the operands of all tiles of the block. */
+/** Loads the operands of all tiles of the block; one thread calls. cluster: index of the block's
+ * cluster among `clusters`; rank: index of the block in the cluster. */
 template <int WIDE>
 static __device__ __forceinline__ void load_operands(const slope_product &p, const slope_memory &m,
                                                      const CUtensorMap *a, const CUtensorMap *b,
@@ -185,13 +197,15 @@ static __device__ __forceinline__ void load_operands(const slope_product &p, con
     }
 }
 
-/** d = a b for one tile. i: number of its first step. */
+/** d = a b for one tile. i: number of the tile's first step among all steps of the block. next:
+ * named barrier that gives the turn to the other group; 0: none. */
 template <class T, int WIDE>
 static __device__ __forceinline__ void multiply(float (&d)[2][16][4], const slope_memory &m, int i,
                                                 int steps, int next, int rank)
 {
     bool tells = threadIdx.x % 32 == 0;
-    /* tells the blocks that send to this one: all but the one diagonally opposite */
+    /* releases the stage of step `of` to the blocks that send to this one: all but the block that
+     * is diagonally opposite in the cluster */
     auto release = [&](int of) {
         if (tells) {
             peer_arrive(peer_address(m.ring.empty(of), WIDE == 1 ? 0 : rank));
@@ -228,14 +242,16 @@ static __device__ __forceinline__ void multiply(float (&d)[2][16][4], const slop
     release(i + steps - 1);
 }
 
-/** Place of columns n * 8 to n * 8 + 15 of the calling lane's row of the half tile, for ldmatrix
- *  and stmatrix. n is even, so the lane's chunk is a lane's number xor n % 8. */
+/** Shared-memory address that the calling lane passes to ldmatrix or stmatrix for columns 8 n to
+ *  8 n + 15 of its warp's 16 rows of a half tile. n is even, so the lane's 16-byte chunk n + lane /
+ *  16 is at a fixed address of the lane xor 16 (n % 8). */
 static __device__ __forceinline__ uint32_t place_in(uint32_t half, int n)
 {
     int lane = threadIdx.x % 32, r = threadIdx.x % 128 / 32 * 16 + lane % 16;
     return ((half + r * 128 + ((lane / 16 ^ r % 8) << 4)) ^ (uint32_t)(n % 8 << 4)) +
            n / 8 * (64 * 128);
 }
+/** stmatrix of four 8 x 8 matrices. */
 static __device__ __forceinline__ void put4(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
                                             uint32_t d)
 {
@@ -244,9 +260,10 @@ static __device__ __forceinline__ void put4(uint32_t to, uint32_t a, uint32_t b,
                  : "memory");
 }
 
-/** Derivative of tanh-form gelu: s + x s (1 - s) 2 u'(x) with s = sigmoid(2 u(x)), as
- *  fn::gelu_tanh_slope() in fewer instructions. The bounds avoid Inf * 0. Sets *gelu to x s, as
- *  fn::gelu_tanh_at(). */
+/** Derivative of gelu, tanh form: s + x s (1 - s) 2 u'(x) with s = sigmoid(2 u(x)) and
+ *  u(x) = sqrt(2 / pi) (x + 0.044715 x^3), as fn::gelu_tanh_slope() in fewer instructions. The
+ *  constants are the coefficients of -2 log2(e) u(x) and of 2 u'(x). The bounds avoid Inf * 0. Sets
+ *  *gelu to x s, as fn::gelu_tanh_at(). */
 static __device__ __forceinline__ float slope_at(float x, float *gelu)
 {
     float square = fminf(x * x, 1600), above = fmaxf(x, -40), near = fminf(above, 40),
@@ -255,8 +272,9 @@ static __device__ __forceinline__ float slope_at(float x, float *gelu)
     return fmaf(near * fmaf(0.21406446f, square, 1.5957691f), fmaf(-s, s, s), s);
 }
 
-/** Multiplies columns k * 16 to k * 16 + 15 of half a tile by gelu's slope at x, which receives the
- *  products. Adds them to the sums s; *curve receives gelu at x. */
+/** Multiplies columns 16 k to 16 k + 15 of half a tile, d, by the slope at the packed arguments x.
+ *  Replaces x by the rounded products, adds these to the column sums s, and sets `curve` to
+ *  gelu(x). */
 template <class T>
 static __device__ __forceinline__ void apply_slope(const float (&d)[16][4], int k, uint32_t (&x)[4],
                                                    float (&s)[32], uint32_t (&curve)[4])
@@ -274,7 +292,9 @@ static __device__ __forceinline__ void apply_slope(const float (&d)[16][4], int 
     }
 }
 
-/** Stores d times gelu's slope at the tile of arguments in `halves`, and adds up its columns. */
+/** Multiplies the tile d by the slope at the arguments in `halves`, starts the store of the
+ *  products to y and adds up their columns in s. `halves`: two half tiles in shared memory, which
+ *  receive the products. */
 template <class T>
 static __device__ __forceinline__ void store_slope(const slope_product &p, float (&d)[2][16][4],
                                                    uint32_t halves, float (&s)[32],
@@ -300,8 +320,8 @@ static __device__ __forceinline__ void store_slope(const slope_product &p, float
     }
 }
 
-/** store_slope() that also stores gelu of the arguments. Products wait in registers while gelu is
- *  copied from their place in shared memory. */
+/** store_slope() that also stores the curve. The products stay in registers until the curve has
+ *  been copied from `halves`, which then receives the products. */
 template <class T>
 static __device__ __forceinline__ void
 store_slope_and_gelu(const slope_product &p, float (&d)[2][16][4], uint32_t halves, float (&s)[32],
@@ -347,7 +367,9 @@ store_slope_and_gelu(const slope_product &p, float (&d)[2][16][4], uint32_t halv
     }
 }
 
-/** Stores the sums of the columns of a group's tile, of which a thread has those of its rows. */
+/** Adds up a group's column sums and stores them in p.sums. s: a thread's sums over its rows; sums:
+ *  shared memory of SLOPE_SUMS bytes; barrier: named barrier of the group; row, column: of the
+ *  tile. */
 static __device__ __forceinline__ void store_sums(const slope_product &p, float (&s)[32],
                                                   uint32_t sums, int barrier, int row, int column)
 {
@@ -375,9 +397,9 @@ static __device__ __forceinline__ void store_sums(const slope_product &p, float 
 
 #endif
 
-/** y = a b times gelu's derivative at x, and with GELU curve = gelu(x). k is dense in a, columns
- *  are dense in b. WIDE: 1 or 2, for clusters of 2 or 4 blocks. Boxes of the maps: 128 / WIDE rows
- *  of a, 64 rows of b, 16 rows of x, y and curve. */
+/** y = a b gelu'(x), with GELU also curve = gelu(x). All matrices have dense rows. WIDE: 1 or 2,
+ * for clusters of 2 or 4 blocks. Boxes of the maps: 128 / WIDE rows of a, 64 rows of b, 16 rows of
+ * x, y and curve. Named barriers: 1 + group for turns, 3 + group for column sums. */
 template <class T, bool GELU, int WIDE>
 __global__ void __launch_bounds__(SLOPE_BLOCK, 1)
     slope_kernel(const __grid_constant__ slope_product p, const __grid_constant__ CUtensorMap a,

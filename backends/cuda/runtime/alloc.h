@@ -7,9 +7,9 @@
 
 TS_BEGIN_DECLS
 
-/** Call before destroying `stream`, which must have no pending work. Another stream may take over
- * its free blocks. Frees of blocks that were recorded on it (ts_cuda_record_stream()) no longer
- * wait for it. */
+/** Removes a stream from the allocator's records. Call it before destroying `stream`, which must
+ * have no pending work. Afterwards another stream may take over the free blocks of `stream`, and
+ * blocks that ts_cuda_record_stream() recorded on it are freed without waiting for it. */
 void ts_cuda_stream_ended(int device, cudaStream_t stream);
 
 TS_END_DECLS

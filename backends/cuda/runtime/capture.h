@@ -1,5 +1,6 @@
-/** @file capture.h  CUDA graphs: the backend's slots capture_* (documented in tessera/backend.h),
- * and the lock between captures and device-wide waits. */
+/** @file capture.h  CUDA graphs: capture of a stream's launches and their replay. Declares the
+ * functions of the backend's slots capture_*, which tessera/backend.h documents, and the lock that
+ * keeps captures and device-wide waits apart. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CAPTURE_H
 #define TS_CUDA_CAPTURE_H
@@ -21,13 +22,14 @@ void ts_cuda_capture_free(void *state, int device, ts_capture *capture);
 
 /** Waits for the current device; returns the error of cudaDeviceSynchronize(). CUDA forbids this
  *  wait while any thread captures a stream of the device, so the call and captures exclude each
- *  other. With `patient` the call waits for captures to end; a thread that is capturing must not
- *  pass it, because it would wait for itself. Otherwise the call returns cudaErrorNotReady during a
- *  capture or another thread's wait. */
+ *  other. With `patient` the call waits for captures to end; a thread that is capturing must
+ *  pass false, or it would wait for itself. Without `patient` the call returns cudaErrorNotReady
+ *  during a capture or another thread's wait. */
 cudaError_t ts_cuda_wait_for_device(bool patient);
-/** Call enter before and leave after a capture, both in the capturing thread. enter waits while
- *  ts_cuda_wait_for_device() runs in another thread. */
+/** Locks out ts_cuda_wait_for_device(); waits while another thread runs it. Call it before a
+ *  capture. Several threads may capture at the same time. */
 void ts_cuda_capture_enter(void);
+/** Call after the capture, in the thread that called ts_cuda_capture_enter(). */
 void ts_cuda_capture_leave(void);
 
 TS_END_DECLS

@@ -1,5 +1,5 @@
-/** @file cupti.h  Times of kernels, copies and memsets, recorded by CUPTI, for the slots profile_*
- * of the backend's table. */
+/** @file cupti.h  Times of kernels, copies and memsets, for the slots profile_* of the backend's
+ * table. CUPTI, the CUDA Profiling Tools Interface, records them. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CUPTI_H
 #define TS_CUDA_CUPTI_H
@@ -10,24 +10,26 @@ TS_BEGIN_DECLS
 
 /* The functions do not use `state`. */
 
-/** Starts recording; if a recording runs, drops its records. TS_ERR_UNSUPPORTED if CUPTI is missing
- *  or another tool uses it. */
+/** Starts recording; if a recording runs, drops its records. TS_ERR_UNSUPPORTED if CUPTI is
+ *  missing, another tool uses it, or it fails to start. */
 ts_status ts_cupti_begin(void *state);
-/** Tags the work that the calling thread queues from now on, if a recording runs. */
+/** If a recording runs, tags the work that the calling thread queues from now on, and its waits and
+ *  allocations. */
 void ts_cupti_tag(void *state, uint64_t tag);
 /** Current time on the clock of the records, in ns; 0 if nothing is being recorded. */
 int64_t ts_cupti_clock(void *state);
 /** Resources of a device; all zero: unknown. */
 typedef struct ts_cupti_limits {
-    uint32_t processors;                 /* multiprocessors */
-    uint32_t threads, registers, shared; /* per multiprocessor; shared: bytes of shared memory */
+    uint32_t processors;                 /* multiprocessors of the device */
+    uint32_t threads, registers, shared; /* of one multiprocessor; shared: bytes of shared memory */
 } ts_cupti_limits;
-/** Sets the resources of a device, from which ts_device_work.waves of its kernels is computed. Call
- *  before ts_cupti_begin(). Ignores devices with an index above 15. */
+/** Sets the resources of a device. ts_device_work.waves of the device's kernels is computed from
+ *  them. Call before ts_cupti_begin(). Ignores devices with an index above 15. */
 void ts_cupti_set_limits(int device, const ts_cupti_limits *of);
-/** Ends recording, detaches CUPTI and fills *record, whose arrays are valid until the next
- *  ts_cupti_begin(). Synchronize all devices first. TS_ERR_STATE if nothing is being recorded,
- *  TS_ERR_UNSUPPORTED if CUPTI cannot deliver its records. */
+/** Ends recording, detaches CUPTI and fills *record, whose arrays and names are valid until the
+ *  next ts_cupti_begin(). Synchronize all devices first: CUPTI delivers records of finished work
+ *  only. TS_ERR_STATE if nothing is being recorded, TS_ERR_UNSUPPORTED if CUPTI cannot deliver its
+ *  records. */
 ts_status ts_cupti_end(ts_device_record *record);
 
 TS_END_DECLS

@@ -2,10 +2,11 @@
  * @file disk.h  Results that later processes read from files: machine code of groups, choices of
  * engines.
  *
- * A file has a kind, a key and data. Its name is a hash of the key; it also contains the key, which
- * is compared when the file is read. Files are in a folder of the user: TS_CUDA_CACHE, or
- * tessera/<kind> in XDG_CACHE_HOME or ~/.cache. A folder or file that another user owns or may
- * write is ignored, and so is a damaged file.
+ * A file has a kind, a key and data. Its name is the kind and a hash of the key; it also contains
+ * the key, which is compared when the file is read. The first absolute path of these is the folder:
+ * TS_CUDA_CACHE, $XDG_CACHE_HOME/tessera/<kind>, $HOME/.cache/tessera/<kind>; a TS_CUDA_CACHE that
+ * is not absolute disables the files. A file that another user owns or may write is not read, and
+ * nothing is written into such a folder. Damaged files are ignored.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DISK_H
@@ -14,15 +15,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/** The purpose of a file. topic, what: for a log that a file cannot be written. */
+/** The purpose of a file. If the file cannot be written, the log gets a line "<what> is not cached"
+ *  on the topic. */
 typedef struct ts_cuda_disk {
     const char *kind, *topic, *what;
 } ts_cuda_disk;
 
-/** Returns the data of the file with this key, which the caller frees, and their size in *bytes;
- *  NULL, without an error, if there is none. */
+/** Returns the data of the file with this key, which the caller frees, and sets *bytes to their
+ *  size. Returns NULL, without an error, if there is no such file or no memory. */
 void *ts_cuda_disk_read(const ts_cuda_disk *disk, const void *key, size_t key_bytes, size_t *bytes);
-/** Writes a file, in place of one with the same key. Logs a failure, and otherwise ignores it. */
+/** Writes a file, replacing the file with the same key. Data must have 1 byte to 2^30 - 1 bytes, or
+ *  ts_cuda_disk_read() ignores the file. Failures are logged only. */
 void ts_cuda_disk_keep(const ts_cuda_disk *disk, const void *key, size_t key_bytes,
                        const void *data, size_t bytes);
 

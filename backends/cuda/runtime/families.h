@@ -1,5 +1,6 @@
-/* Kernel families of the CUDA backend. FAMILY(name) stands for the table ts_cuda_<name>
- * (ts_cuda_family in runtime.h), which backends/cuda/<name>.cu or <name>.c defines. */
+/* Kernel families of the CUDA backend. backend.c defines FAMILY and includes this list.
+ * FAMILY(name) stands for the table ts_cuda_<name> (ts_cuda_family in runtime.h), which
+ * backends/cuda/<name>.cu or <name>.c defines. */
 // SPDX-License-Identifier: MIT
 FAMILY(activation)
 FAMILY(arg)

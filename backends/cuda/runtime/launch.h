@@ -1,9 +1,9 @@
 /**
  * @file launch.h  Launches kernels through the driver API.
  *
- * At each launch, <<<>>> pushes and pops its configuration and looks up the kernel in a large
- * table. The driver function takes a handle, which the first launch looks up and caches.
- * bench_cuda_launch measures the difference.
+ * The <<<>>> syntax pushes and pops a configuration and looks up the kernel in a large table at
+ * each launch. The driver's functions take a handle instead, which the first launch looks up and
+ * caches. bench_cuda_launch measures the difference.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LAUNCH_H
@@ -20,12 +20,12 @@ typedef struct ts_cuda_grid {
     unsigned cluster; /* blocks per cluster, along x; 1: no clusters */
 } ts_cuda_grid;
 
-/** Launches a kernel on the calling thread's current device (ts_cuda_use()), without waiting. The
+/** Queues a kernel on the calling thread's current device; ts_cuda_use() must have succeeded. The
  * first launch of a kernel with a cluster size, and each launch with more shared memory than
- * before, sets the attributes that the grid needs. Returns CUDA's error, which the caller passes to
- * ts_cuda_launched().
+ * before, sets the kernel's attributes for the grid. Returns CUDA's error, which the caller passes
+ * to ts_cuda_launched().
  * @param kernel     host address of the __global__ function
- * @param arguments  the address of each argument, read before the call returns */
+ * @param arguments  the address of each argument; the arguments are read before the call returns */
 cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                            cudaStream_t stream);
 
@@ -42,8 +42,8 @@ cudaError_t ts_cuda_launch_together(const void *kernel, const ts_cuda_grid *grid
                                     cudaStream_t stream);
 
 /** Number of clusters of a grid (blocks if `cluster` is 1) that can be resident on the calling
- * thread's device at once; 0 if the device cannot run one. The result is cached per kernel
- * and cluster size, so grids with the same cluster size may differ only in `blocks`. */
+ * thread's current device at once; 0 if the device cannot run one. The result is cached per device,
+ * kernel and cluster size, so grids with the same cluster size may differ only in `blocks`. */
 int ts_cuda_clusters(const void *kernel, const ts_cuda_grid *grid);
 
 TS_END_DECLS
@@ -53,8 +53,8 @@ TS_END_DECLS
 
 namespace ts {
 
-/** ts_cuda_launch() with the kernel's arguments, which must have exactly the types of the
- * parameters: their addresses are passed without a conversion. */
+/** ts_cuda_launch() for a kernel and its arguments, whose types must be exactly those of the
+ * parameters: the addresses of the arguments are passed without a conversion. */
 template <class... P, class... A>
 cudaError_t launch(void (*kernel)(P...), const ts_cuda_grid &grid, cudaStream_t stream,
                    const A &...args)
@@ -64,7 +64,7 @@ cudaError_t launch(void (*kernel)(P...), const ts_cuda_grid &grid, cudaStream_t 
     void *addresses[] = {(void *)&args...};
     return ts_cuda_launch((const void *)kernel, &grid, addresses, stream);
 }
-/** launch() by ts_cuda_launch_early(). */
+/** Like launch(), but by ts_cuda_launch_early(). */
 template <class... P, class... A>
 cudaError_t launch_early(void (*kernel)(P...), const ts_cuda_grid &grid, cudaStream_t stream,
                          const A &...args)

@@ -1,4 +1,5 @@
-/** @file nvtx.h  NVTX ranges for NVIDIA's tools: the backend's slot profile_range. */
+/** @file nvtx.h  NVTX (NVIDIA Tools Extension) ranges, which Nsight Systems and similar tools show:
+ * the backend's slot profile_range. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_NVTX_H
 #define TS_CUDA_NVTX_H
@@ -7,8 +8,8 @@
 
 TS_BEGIN_DECLS
 
-/** Begins a range of the calling thread in the domain "tessera". If name is NULL, ends the thread's
- *  innermost range. */
+/** Begins a range of the calling thread, named `name`, in the domain "tessera". If name is NULL,
+ *  ends the thread's innermost range. `state` is not used. */
 void ts_cuda_range(void *state, const char *name);
 
 TS_END_DECLS
