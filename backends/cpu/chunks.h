@@ -2,7 +2,7 @@
  * @file chunks.h
  * The parts of convolution.c that its headers share: a call's result (job), its scratch memory, and
  * the division of its positions into chunks, each of which is a product of matrices. Part of
- * convolution.c, which includes it through onednn_calls.h and patches.h.
+ * convolution.c, which includes it through onednn_calls.h and columns.h.
  *
  * Terms of these files (ts_window_axis in kernel.h): a position is an element of y, or of x in the
  * gradient of x, without its channel. Its window is the part of the other image that it reads, one

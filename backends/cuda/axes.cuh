@@ -131,8 +131,9 @@ struct readers {
             last = (int)(((int64_t)(i + 1) * a.out - 1) / a.in);
             break;
         case TS_AXIS_NEAREST:
-            /* a low estimate; the loop moves up to the first reader by the forward's formula */
-            first = (int)min(max(i * a.by_scale - 2, 0.0), (double)a.out);
+            /* a low estimate: the forward's formula in f32 is off by less than 2^-22 of the index.
+             * The loop moves up to the first reader. */
+            first = (int)min(max(i * a.by_scale * (1 - 0x1p-21) - 2, 0.0), (double)a.out);
             while (first < a.out && taps(a, first).first < i)
                 first++;
             last = first - 1;
