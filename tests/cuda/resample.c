@@ -128,6 +128,21 @@ TS_TEST(resizing_of_drawn_images_equals_that_of_the_CPU, .loop = 3, .timeout = 1
     }
 }
 
+TS_TEST(resizing_of_a_long_dim_adds_the_gradient_of_every_element, .timeout = 120)
+{
+    GPU(device);
+    TS_SCOPE;
+    const int64_t sizes[] = {1, 1, 300001}, resized = 30000007;
+    ts_tensor *x = leaf_like(ts_to_device(ts_zeros(sizes, 3, TS_F32), device), false);
+    ts_tensor *y = ts_interpolate(x, TS_OPTS(ts_interpolate_opts, .mode = TS_NEAREST,
+                                             .sizes = {resized}));
+    OK(y);
+    OK(ts_backward(ts_sum(y)));
+    double sum;
+    OK(ts_item(ts_sum(ts_to(ts_grad(x), TS_F64)), &sum));
+    ck_assert_double_eq(sum, (double)resized);
+}
+
 TS_TEST(average_pools_of_drawn_images_equal_those_of_the_CPU, .loop = 3, .timeout = 120)
 {
     GPU(device);
