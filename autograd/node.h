@@ -103,7 +103,7 @@ struct ts_grad_meta {
     ts_node *accumulator; /* owned; node of a leaf (TS_NODE_LEAF); NULL until needed */
 };
 
-/** The gradient meta of t, and the accumulator node of leaf t; made on demand, borrowed. NULL with
+/** The ts_grad_meta of t, and the accumulator node of leaf t; made on demand, borrowed. NULL with
  *  TS_ERR_MEMORY. */
 ts_grad_meta *ts_grad_meta_of(ts_tensor *t);
 ts_node *ts_accumulator_of(ts_tensor *t);
@@ -124,7 +124,7 @@ void ts_node_unref(ts_node *node);
 ts_status ts_record(ts_frame *f);
 /** Releases the node and the gradient of a tensor that is being freed. */
 void ts_node_release_history(ts_tensor *t);
-/** Drops saved tensors; a later unpack is an error. */
+/** Drops a node's saved tensors; a rule that reads them later fails. */
 void ts_node_free_saved(ts_node *node);
 /** Saved tensor k of a node that is not a leaf, in the order inputs, outputs, tensors of a
  *  function; NULL after the last. */
@@ -288,7 +288,8 @@ TS_INLINE void ts_node_unref_new(ts_node *node)
 
 /** Yields or sleeps before attempt number `tries` of a spin loop; the time grows with `tries`. */
 TS_COLD void ts_back_off(long tries);
-/** Waits for a node that another thread has locked; false if the calling thread has locked it. */
+/** The slow part of ts_node_lock(): waits for the lock and takes it. Takes over the lock of a
+ *  thread that has ended. False if the calling thread already holds the lock. */
 TS_COLD bool ts_node_wait(ts_node *node, uint32_t self);
 
 /** ts_node_lock() without waiting: false if any thread holds the lock. */

@@ -26,7 +26,8 @@ typedef struct ts_hooks {
     void (*storage_allocated)(ts_thread *thread, ts_storage *s);
     /** dispatch/memory_log.c: called before a storage in the log is freed. */
     void (*storage_freed)(ts_storage *s);
-    /** dispatch/: called when a thread ends, before its heap is released. */
+    /** dispatch/timers_switch.c: called when a thread that has timers ends, before its heap is
+     *  released. */
     void (*thread_ended)(ts_thread *thread);
     /** ops/copy.c: a contiguous tensor of dtype with t's values, owned by the caller;
      *  NULL on failure. */

@@ -1,5 +1,7 @@
 /**
- * @file op.h  Description of an op, and the plan that its infer function writes.
+ * @file op.h  The structs of the dispatcher: an op's schema, description and table of slots, and
+ * the plan of a call. The op's shape rule (`infer`) writes the plan, a generic entry completes it,
+ * and the kernel reads it.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_OP_H
@@ -149,7 +151,7 @@ struct ts_plan {
 };
 
 /** A kernel calls this if it fails before its first write, so that no destination's version is
- *  incremented. */
+ *  incremented. Arguments that the schema marks as written, (a!), are still counted. */
 TS_INLINE void ts_wrote_nothing(const ts_frame *f) { f->plan->delivered = f->given; }
 /** Returns status, the result of a kernel's check before its first write; calls ts_wrote_nothing()
  *  if it is an error. */
@@ -184,7 +186,7 @@ typedef struct ts_op_info {
                                                are not yet checked; NULL: not a random op */
     ts_cost cost;   /* work of a call; NULL: unknown */
     float each;     /* operations per element, for ts_cost_each() */
-    const void *site; /* call site of the registration */
+    const void *site; /* call site of the registration; NULL for the library's ops */
     ts_schema schema;
 } ts_op_info;
 
@@ -235,17 +237,18 @@ typedef struct ts_kernel_def {
  *  failure. Errors: TS_ERR_REGISTRY, TS_ERR_MEMORY. */
 ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, const char *site);
 
-/** Generic entries (fill.c, enter.c). A table puts one into each backend slot; the entry prepares
- *  the call and runs the backend kernel in `impl`. fill: ops with a shape rule, whose results it
- *  creates. view: ops that return aliases. whole: kernels and composites that create their own
- *  results. */
+/** Generic entries (fill.c, enter.c). A table puts one into each backend slot that has a kernel, a
+ *  composite or only a shape rule. The entry prepares the call and runs the backend kernel in
+ *  `impl`. fill: ops with a shape rule; the entry creates their results. view: ops that return
+ *  aliases. whole: kernels and composites that create their own results. */
 ts_status ts_enter_fill(ts_frame *f);
 ts_status ts_enter_view(ts_frame *f);
 ts_status ts_enter_whole(ts_frame *f);
-/** ts_enter_whole() for kernels from outside, which may fail after they have made results. */
+/** ts_enter_whole() for ops registered at run time and for backends with a struct: runs the op's
+ *  shape rule first, if there is one, and releases the results of a kernel that fails. */
 ts_status ts_enter_foreign(ts_frame *f);
-/** Runs before the other entries for a backend with its own memory: calls `supports` and checks the
- * devices of tensors. */
+/** The entry of a backend with its own memory: checks the devices of tensors, then, if the backend
+ *  has supports(), runs the shape rule and supports(), then the entry of the op's kind. */
 ts_status ts_enter_device(ts_frame *f);
 /** ts_run_parts() with ts_enter_whole() as the composite. */
 ts_status ts_enter_parts(ts_frame *f);
@@ -254,8 +257,8 @@ TS_COLD ts_status ts_drop_results(ts_frame *f, ts_status status);
 /** The infer function of ops registered at run time with a shape rule: runs that rule and checks
  *  that it declared each result and a valid compute dtype. TS_ERR_INTERNAL, TS_ERR_DTYPE. */
 ts_status ts_infer_declared(ts_frame *f);
-/** Runs an op's composite. If the op has a shape rule, the rule runs first, and the composite may
- * read its plan. */
+/** Runs an op's composite. For an op of kind TS_FILL the shape rule runs first, and the composite
+ * may read its plan. */
 ts_status ts_run_parts(ts_frame *f, ts_kernel composite);
 /**
  * A kernel for bf16 and f16: runs the call in f32 on copies and rounds the results once. The entry
@@ -289,10 +292,8 @@ ts_status ts_check_result(const ts_frame *f, const char *function, int i, const 
                           int ndim, ts_dtype dtype);
 /** TS_ERR_STATE if f has no plan, so that no shape rule runs. The error names `function`. */
 ts_status ts_check_rule(const ts_frame *f, const char *function);
-/** Records an error about argument `index` of the running op, with the names of op and argument;
- *  returns `code`. */
 /** TS_ERR_DTYPE for a call whose compute dtype is none of `dtypes`, a bit per dtype, in which its
- *  kernel can compute. Names the argument that has the compute dtype. */
+ *  kernel can compute. Names the argument that has the compute dtype, if there is one. */
 TS_COLD ts_status ts_fail_kernel_dtype(const ts_frame *f, uint16_t dtypes);
 /** Like ts_kernel_error(), for a member of a list: the message names "ARGUMENT[MEMBER]". member -1:
  *  the argument itself. */
@@ -302,6 +303,8 @@ TS_COLD ts_status ts_fail_member(const ts_frame *f, int arg, int64_t member, ts_
 /** For a public function without the op's name, such as ts_ones(): if the op's record has this call
  *  site, replaces the op's name in the record by the function's. Returns NULL. */
 TS_COLD ts_tensor *ts_fail_as(const char *function, int op, const void *site);
+/** Records an error about argument `index` of the running op, with the names of op and argument;
+ *  returns `code`. */
 #define ts_fail_arg(f, index, code, ...) ts_kernel_error(f, index, code, NULL, __VA_ARGS__)
 #define ts_fail_arg_hint(f, index, code, hint, ...)                                                \
     ts_kernel_error(f, index, code, hint, __VA_ARGS__)

@@ -25,7 +25,8 @@
  *   band bor bxor bnot shl shr sar  bits; the shifts' second argument is a constant as #17
  *   iadd isub imul iabs imin imax ieq igt   of integers
  *   toint, tofloat                  between f32 and 32-bit integers; toint truncates
- *   ldexp                           x n ldexp: x * 2^n as vf_ldexp_fast(), f32
+ *   ldexp                           x n ldexp: x * 2^n in f32, as vf_ldexp_fast() computes it
+ *                                   (backends/cpu/vec.h)
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_RECIPE_H

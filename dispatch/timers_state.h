@@ -79,12 +79,15 @@ extern struct ts_timing_state ts_timing;
 /** Names of the cells for time outside of calls: ENGINE, STAMPS, OUTSIDE. */
 extern const char *const ts_timers_outside[3];
 
+/** True while the timers are on or a profile records. */
 static inline bool running(void)
 {
     return atomic_load_explicit(&ts_timing.on, memory_order_relaxed) ||
            atomic_load_explicit(&ts_timing.recording, memory_order_relaxed);
 }
 
+/* A counter has one writer at a time (its thread, or the holder of ts_timing.lock), so add() needs
+ * no atomic read-modify-write. */
 static inline int64_t get(const _Atomic int64_t *counter)
 {
     return atomic_load_explicit(counter, memory_order_relaxed);
@@ -105,6 +108,7 @@ static inline int64_t nanoseconds(void)
     return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
+/** The clock of the timers: the time stamp counter on x86-64, elsewhere nanoseconds(). */
 static inline int64_t ticks(void)
 {
 #if defined(__x86_64__)

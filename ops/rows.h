@@ -1,4 +1,5 @@
-/** @file rows.h  Prototypes of every function that a row of ops.def names. */
+/** @file rows.h  Prototypes of the functions that rows of ops.def name: shape rules, composites,
+ * reserve functions and cost functions. autograd/rule.h declares the gradient rules. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_OPS_ROWS_H
 #define TS_OPS_ROWS_H
