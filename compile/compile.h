@@ -194,15 +194,15 @@ typedef struct ts_exec {
                                        none (nconstants) */
     uint32_t nconstants;    /* number of constant calls */
     uint32_t *opens, *closes;       /* storages sorted by their first step; by their last step */
-    uint32_t nstorages, nsteps, ngroups, nfused, nnodes; /* nfused: nodes in groups; nnodes: all
-                                                            nodes that are not dead */
+    uint32_t nstorages, nsteps, ngroups, nfused, nnodes; /* nfused: nodes in fused steps; nnodes:
+                                                            all nodes that are not dead */
     uint32_t nrecorded;    /* number of the recording's storages, which come first in `storages`;
                               recomputed copies follow (rebuild.c) */
     uint32_t nrecomputed;  /* number of recomputed calls */
     int64_t bytes, fused_bytes; /* bytes that the nodes load and store without groups; with them */
     int64_t kept_peak;     /* peak in bytes of the plan without recomputed calls */
-    int64_t peak;          /* largest number of bytes of storages in use at a time, without those
-                              from outside (memory.c) */
+    int64_t peak;          /* largest number of bytes of storages in use at a time, of those with
+                              ts_needs_memory() (memory.c) */
     uint32_t peak_step;    /* the first step at which the peak is reached */
     int64_t *offsets;      /* per storage: its byte offset in the arena, or TS_OFFSET_NONE */
     int64_t arena_bytes;   /* size of the arena, one block for temporary storages; 0: no arena */
@@ -352,9 +352,9 @@ static inline const void *ts_run_site(const ts_run *r, uint32_t node)
  *  TS_ERR_UNSUPPORTED if the function was compiled with graph and fullgraph and the plan
  *  cannot be captured. */
 ts_status ts_exec_run(ts_exec *e, ts_lazy *l);
-/** Runs all steps in order, without a device graph. After an error, also runs the later steps whose
- *  calls precede the failed call in the program, because eager calls would have run. The result is
- *  the error of the earliest call that fails. */
+/** Runs all steps in order, without a device graph. After an error other than TS_ERR_MEMORY, also
+ *  runs the later steps whose calls precede the failed call in the program, because eager calls
+ *  would have run. Returns the error of the earliest call that fails. */
 ts_status ts_exec_steps(const ts_run *r);
 /** Makes the values of constant calls (fold.c) available to a run, and computes them if the plan
  *  has not run before. Errors: those of the calls, TS_ERR_MEMORY. */
@@ -366,7 +366,7 @@ void ts_constants_free(const ts_exec *e, struct ts_kept *kept);
  *  errors of ts_arena_fill(). */
 ts_status ts_exec_open(const ts_run *r, uint32_t storage);
 /** Releases the handles of a storage after the last step that uses it, and its memory unless the
- *  storage is outside or held. A repeated call does nothing. */
+ *  storage is outside, held or constant. A repeated call does nothing. */
 void ts_exec_close(const ts_run *r, uint32_t storage);
 /** Runs the call of a node. */
 ts_status ts_exec_call(const ts_run *r, uint32_t node);

@@ -1,9 +1,11 @@
 /**
- * @file plan.h  The state of a plan while it is made. The stages in order: decode.c reads the
- * recording; fold.c, common.c, widen.c, cats.c and dead.c change the calls; plan.c and join.c
- * divide them into steps; horizontal.c joins steps; order.c moves steps. If the plan needs too much
- * memory, recompute.c then chooses storages to recompute, and the stages run again for a second
- * plan, in which rebuild.c adds the calls that recompute them.
+ * @file plan.h  The state of a plan while it is made.
+ *
+ * The stages in order: decode.c reads the recording; fold.c, common.c, widen.c, cats.c and dead.c
+ * change the calls; plan.c, join.c and epilogue.c divide them into steps; horizontal.c joins steps;
+ * order.c moves steps. If the plan needs too much memory, recompute.c then chooses storages to
+ * recompute, and the stages run again for a second plan, in which rebuild.c adds the calls that
+ * recompute them.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_PLAN_H
@@ -136,18 +138,19 @@ bool ts_plan_drop_cats(maker *m, bool *some);
  *  product's epilogue or if that saves no memory traffic (epilogue.c). */
 bool ts_plan_join_product(maker *m, uint32_t i);
 /** Finds the group that node i can join with the most bytes saved, among the latest steps from
- *  `after` on that use its storages (maker.recent), and sets *saved to these bytes; of equal groups
- *  the last. UINT32_MAX: there is none.
- *  The sizes of v are the node's iteration space. Node i and the group share a storage, except that
- *  a recomputed call may join the last step without one: the next call reads its result,
- *  and often that of the last step too (join.c). */
+ *  `after` on that use its storages (maker.recent), and sets *saved to these bytes; of groups that
+ *  save the same, the last. UINT32_MAX: there is none. The sizes of v are the node's iteration
+ *  space.
+ *
+ *  Node i and the group share a storage. Only a recomputed call may join the last step without a
+ *  shared storage, because the next call reads its result, and often that of the last step too. */
 uint32_t ts_plan_find_group(const maker *m, uint32_t i, const ts_graph_value *v,
                             const ts_group_part *part, uint32_t after, int64_t *saved);
-/** True if node i is a call on the results of the folds of group s: all its tensors have their
- *  sizes or one element. The sizes of v are the node's iteration space. */
+/** True if node i is a call on the results of the folds of group s: all its tensors have the sizes
+ *  of these results, or one element. The sizes of v are the node's iteration space. */
 bool ts_plan_is_late(const maker *m, uint32_t i, const ts_step *s, const ts_graph_value *v,
                      const ts_group_part *part);
-/** Merges groups whose calls may run at one place, as long as that saves bytes; those that save
+/** Merges groups whose calls may run in one step, as long as that saves bytes; those that save
  *  most bytes first. Call it after all nodes are in steps. False if out of memory. */
 bool ts_plan_merge_groups(maker *m);
 /** Puts node i into a step. */
