@@ -21,7 +21,7 @@
 typedef enum ts_regime {
     TS_REGIME_NONE,      /* not judged yet */
     TS_REGIME_OVERHEAD,  /* a layer, the engine, calls without FLOPs and bytes, or calls hardly
-                            longer than an empty call */
+                            longer than an empty call; on a device, than a kernel of one element */
     TS_REGIME_COMPUTE,   /* near the compute ceiling */
     TS_REGIME_MEMORY,    /* near the bandwidth of main memory */
     TS_REGIME_CACHE,     /* faster than main memory, below the bandwidth of the caches */
@@ -51,7 +51,8 @@ typedef struct ts_entry {
     bool update;  /* the op updates parameters */
     double device_ns; /* time of the kernels, copies and memsets that the calls queued */
     int64_t kernels;  /* number of kernels that the calls queued */
-    double delay_ns;  /* sum over this work of the time from the queuing call to its begin */
+    double delay_ns;  /* sum, over this device work, of the time from the call that queued a piece
+                         of work to the start of that piece */
     double idle_ns;   /* idle time of the device because the host queued this work late. If the host
                          was late after a wait, the time counts for the row that waited instead */
     double partial_ns; /* time lost in the last, partial wave of kernels with few waves */
@@ -158,7 +159,8 @@ typedef struct ts_memory_holder {
 
 enum { TS_MEMORY_POINTS = 256, TS_MEMORY_HOLDERS = 20 };
 
-/** Memory of tensors on the devices of one backend; npoints 0: no allocation was recorded. */
+/** Memory of tensors on the devices of one backend: the backend other than the CPU that recorded
+ *  tensors are on, else the CPU. npoints 0: no allocation was recorded. */
 typedef struct ts_memory_part {
     char device[32];
     double shift_ns; /* begin of the recording on the time axis of a trace, which begins at the
@@ -210,7 +212,8 @@ extern const char *const ts_owner_names[TS_OWNERS];
  *  of ts_call_event begins. devices: false leaves out the capacity of a device, so that no backend
  *  is called. Error: TS_ERR_MEMORY. */
 ts_status ts_memory_study(ts_profile *p, int64_t first_tick, bool devices);
-/** Stores the bytes in use on each backend's first device, for ts_memory_part.before. */
+/** Stores the bytes in use on the CPU and on each backend's first device, for
+ *  ts_memory_part.before. */
 void ts_memory_begin(void);
 /** Sets p->command. */
 void ts_profile_name_program(ts_profile *p);

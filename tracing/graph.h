@@ -1,5 +1,6 @@
 /**
- * @file graph.h  The graph of calls: one type for all recorders, one interpreter.
+ * @file graph.h  The graph of calls. Traces (tracing/layer.c) and plans (compile/) use the same
+ * type; the interpreter (interpret.c) runs the graphs of traces.
  *
  * All data is in growing arrays with references by index, so recording is a few stores and freeing
  * is cheap. A value represents a tensor handle, not a state of its memory: an in-place call writes
@@ -27,8 +28,8 @@ typedef struct ts_array {
 
 /** The slow part of ts_array_reserve(). */
 bool ts_array_grow(ts_array *a, uint32_t n, size_t item);
-/** Reserves memory for n more items of `item` bytes. False if out of memory, or at 2^TS_ID_BITS
- *  items; the array is then unchanged. */
+/** Reserves memory for n more items of `item` bytes. False if out of memory, or if the capacity,
+ *  which at least doubles, would reach 2^TS_ID_BITS items; the array is then unchanged. */
 TS_INLINE bool ts_array_reserve(ts_array *a, uint32_t n, size_t item)
 {
     return TS_LIKELY(n <= a->capacity - a->count) || ts_array_grow(a, n, item);
