@@ -11,8 +11,9 @@
 enum { SCENE_CLASSES = 3 }; // background, disc, box
 
 /** A source of images. Its dataset has two fields: the image (3, size, size) f32, with values from
- *  -1 to 1 (drawn scenes: plus noise), and the classes (size, size) i64. The dataset's payload is
- *  this struct, which must not move while a loader uses it. */
+ *  -1 to 1 (drawn scenes: noise and patterns exceed this range by at most 0.42), and the classes
+ *  (size, size) i64. The dataset's payload is this struct, which must not move while a loader uses
+ *  it. */
 typedef struct scenes {
     ts_dataset dataset;
     uint64_t seed;  // of drawn scenes
