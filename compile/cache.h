@@ -39,7 +39,7 @@ struct ts_compiled {
     int64_t replayed;      /* index of the plan that was replayed last */
     int mismatches;        /* calls that differed from a replay although its guards held */
     bool replay_over,      /* no more replays: too many mismatches, or a failed check */
-        verifying;         /* the running call checks what a replay would have done */
+        verifying;         /* the running call tests whether a replay would have been right */
     /* read and written without the lock */
     _Atomic bool timed;    /* a trial is running */
     _Atomic int64_t fastest[2]; /* nanoseconds of the trial's fastest call, eager and recorded */

@@ -257,8 +257,10 @@ typedef struct ts_group_part {
     uint8_t from;    /* first of these dims */
     uint8_t dtype;   /* of the reduced tensor */
 } ts_group_part;
-/** Whether and how a node's call can be in a fused group. It must be pointwise or by rows; on
- *  the CPU, it must also need no casts. numbers: the numbers of a run. */
+/** Whether and how a node's call can be in a fused group. The call must be pointwise, by rows, a
+ *  reduction of all elements (ts_whole_part()) or, on a device with groups, a reduction of adjacent
+ *  dims (ts_fold_part()). On the CPU a pointwise call must also need no casts. numbers: the numbers
+ *  of a run. */
 ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers);
 /** The frame of a node's call on a device, without arguments, results, plan and call site. */
 ts_frame ts_group_frame(const ts_graph_node *n, ts_device device, ts_thread *thread);
@@ -404,8 +406,9 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s);
 void ts_tiles_free(struct ts_tiles *tiles);
 /** Fills t as a tensor header for value v, without memory. */
 void ts_group_header(const ts_graph *g, const ts_graph_value *v, ts_tensor *t);
-/** True if a group can run f's call, by its plan: elementwise with a result of t's dtype, in a
- *  supported dtype, without reports of invalid elements and, on the CPU, without casts. */
+/** True if a group can run f's call, by its plan: a pointwise call with a result of t's dtype,
+ *  computed in a dtype that the kernel accepts. Integer calls that may refuse elements
+ *  (TS_OP_CHECKED) and, on the CPU, calls with casts are excluded. */
 bool ts_group_plans(const ts_frame *f, const ts_tensor *t);
 
 /* ------------------------------------------------------------------------------- capture ---- */

@@ -1,7 +1,7 @@
 /**
  * @file replay.h  Replays: compiled calls that run a plan without running the user's function.
  *
- * While the function runs, notes.c collects what the recording does not contain: gradients of
+ * While the function runs, notes.c collects facts that the recording does not contain: gradients of
  * leaves, numbers read from the program's memory, reasons that forbid a replay. summary.c combines
  * notes and recording into a ts_repeat: guards, sources of numbers and storages, results. A plan
  * may be replayed after two consecutive calls with equal ts_repeats. A later call whose guards hold

@@ -10,7 +10,7 @@
 
 /** A value of a group. */
 typedef struct tile_value {
-    ts_tensor t;               /* header of one tile of it */
+    ts_tensor t;               /* header of one tile of the value */
     char *base;                /* address of its memory; NULL: it has a buffer */
     int64_t step[TS_MAX_DIMS]; /* strides in bytes along the space's dims; 0: broadcast */
     int shift;                 /* dim d of the value is dim d + shift of the space; a flag of

@@ -1,4 +1,4 @@
-/** @file thread.h  All state that the library keeps per thread, in one struct: ts_tls. */
+/** @file thread.h  The per-thread state that several rooms share, in one struct: ts_tls. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_THREAD_H
 #define TS_CORE_THREAD_H

@@ -69,7 +69,7 @@ typedef struct ts_device_clock {
 const ts_device_clock *ts_device_times_clock(void);
 
 /** Switches ranges on, until the recording ends: backends with profile_range() pass scopes and
- *  steps to other tools as named ranges (NVTX on CUDA). */
+ *  steps to other tools as named ranges (on CUDA by NVTX, the NVIDIA Tools Extension). */
 void ts_device_times_name_ranges(bool on);
 /** Ends the range "step", if one is open, and begins the next. */
 void ts_device_times_range_step(void);

@@ -19,8 +19,8 @@ TS_INLINE void ts_plan_open(ts_frame *f, ts_plan *plan)
 /** True if t is an argument of the call, or a member of one. */
 bool ts_is_argument(const ts_frame *f, const ts_tensor *t);
 
-/** True if a result's number of elements is known and its bytes fit 63 bits, whatever dtype a rule
- *  has set: the sizes need no check. */
+/** True if a result's number of elements is known, above 0 and at most 2^59. Its bytes then fit 63
+ *  bits in every dtype, so the sizes need no check. */
 TS_INLINE bool ts_meta_fits(const ts_meta *m) { return ((uint64_t)m->numel - 1) >> 59 == 0; }
 
 /** Checks that each destination fits the planned result and that no argument overlaps it in memory,

@@ -41,7 +41,7 @@ ts_status scenes_draw(scenes *s, uint64_t seed, int64_t size, int64_t classes);
  * error.
  */
 ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t classes, bool augment);
-/** Frees what scenes_open() allocated. */
+/** Frees the memory that scenes_open() allocated. */
 void scenes_close(scenes *s);
 
 /** Writes a PNG with three rows of pictures: the images x (n, 3, size, size) f32, their classes y,

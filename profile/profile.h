@@ -17,7 +17,7 @@
 /** Share of a time above which a report or warning states that the system ran other threads. */
 #define TS_PREEMPTED_NOTED 0.02
 
-/** Regime of a row: what limits its speed. */
+/** Regime of a row: the limit of its speed. */
 typedef enum ts_regime {
     TS_REGIME_NONE,      /* not judged yet */
     TS_REGIME_OVERHEAD,  /* a layer, the engine, calls without FLOPs and bytes, or calls hardly
@@ -94,7 +94,7 @@ typedef struct ts_exposed {
 
 /** Work and idle time of devices other than the CPU, and their ceilings. */
 typedef struct ts_device_part {
-    char source[32]; /* timing library, such as CUPTI; "": no times */
+    char source[32]; /* timing library, such as NVIDIA's CUPTI; "": no times */
     char note[160];  /* reason why there are no times, or "" */
     bool incomplete; /* a signal ended the program before the times came; the verdict is
                         "unreliable" */

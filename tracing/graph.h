@@ -3,10 +3,10 @@
  * type; the interpreter (interpret.c) runs the graphs of traces.
  *
  * All data is in growing arrays with references by index, so recording is a few stores and freeing
- * is cheap. A value represents a tensor handle, not a state of its memory: an in-place call writes
- * its value, and the graph is not in SSA form. Calls are in the order in which they ran. A region
- * node (a backward, an op that runs by parts) comes directly before its parts; the interpreter runs
- * the parts and skips the region.
+ * is cheap. A value represents a tensor handle, not a state of its memory: a call that writes in
+ * place has the same value as argument and result. Calls are in the order in which they ran. A
+ * region node (a backward, an op that runs by parts) comes directly before its parts; the
+ * interpreter runs the parts and skips the region.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TRACING_GRAPH_H

@@ -60,7 +60,7 @@ typedef struct operands {
 /** Results of a call. */
 enum { OUT, DQ, DK, DV, RESULTS };
 typedef struct results {
-    ts_tensor *all[RESULTS], *lse;
+    ts_tensor *all[RESULTS], *lse; // lse (B, H, Sq): log-sum-exp of each row's scores
     ts_tensor *dead; // (B, H, Sq), bool: rows that see no key
 } results;
 

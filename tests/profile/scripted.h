@@ -1,4 +1,5 @@
-/** @file scripted.h  A backend whose device runs scripted work under the fake CUPTI. */
+/** @file scripted.h  A backend whose device runs scripted work under the fake CUPTI library of
+ * fake_cupti.h. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_PROFILE_SCRIPTED_H
 #define TESTS_PROFILE_SCRIPTED_H
