@@ -24,13 +24,13 @@ typedef struct ts_saved {
                          it is packed, or if a backward freed it */
     uint32_t version; /* storage version when saved; if packed: slot number in the node's segment */
     uint16_t op;      /* in ts_collected: op of the node that saved it in the second run */
-    bool packed;
+    bool packed;      /* a slot number was saved instead of the tensor (recompute.h) */
 } ts_saved;
 
 /**
  * A tensor argument (list members count one each) or a result of a recorded call, or a tensor that
- * a ts_function saved. A saved result has no history, which avoids a cycle; reading it gives it its
- * node.
+ * a ts_function saved. A saved result has no history, which avoids a cycle; rules get an alias that
+ * has it (ts_relink()).
  */
 typedef struct ts_end {
     ts_node *next; /* inputs only, owned: the node that made the input, or the accumulator of a

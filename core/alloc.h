@@ -1,6 +1,6 @@
 /**
- * @file alloc.h  Host memory: per-thread free lists for small blocks,
- * one coalescing region for the rest.
+ * @file alloc.h  Host memory: per-thread free lists for small blocks; one region, in which free
+ * neighbours merge, for the rest.
  *
  * Blocks are 64-byte aligned. The caller passes the block's size to ts_free(), so small blocks have
  * no header. A thread that frees a block of another thread's heap pushes it to that heap's

@@ -24,6 +24,7 @@ TS_INLINE uint16_t ts_f32_to_bf16(float x)
         return 0x7fc0;
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
+/** Converts f16 to f32 exactly; a NaN becomes quiet. */
 TS_INLINE float ts_f16_to_f32(uint16_t h)
 {
     /* With exponent and fraction at f32's bit positions, the number is the value times 2^-112. An

@@ -270,9 +270,10 @@ static int run_each(const instruction *c, ts_tensor **pool, int n, ts_tensor **m
     return count;
 }
 
-/** Runs call i of the program. A call of kind REPEAT makes an earlier call once more with the same
- *  arguments; counts: the numbers of tensors from which the earlier calls chose. If the program has
- *  a shift, the number of every second repeated call differs from that of the earlier call. */
+/** Runs call i of the program, which is not of kind EACH. A call of kind REPEAT makes an earlier
+ *  call once more with the same arguments, or a unary call if the earlier one is REPEAT or EACH.
+ *  counts: the numbers of tensors from which the earlier calls chose. If the program has a shift,
+ *  half of the repeated calls have another number than the earlier call. */
 static ts_tensor *run_shifted(const program *p, int i, ts_tensor **pool, const int *counts)
 {
     instruction c = p->calls[i];
@@ -327,6 +328,7 @@ static ts_status run_program(TRACED)
     return TS_OK;
 }
 
+/** A run of a program: inputs, outputs, the generator's state afterwards. */
 typedef struct state {
     ts_tensor *in[INPUTS], *out[OUTPUTS];
     ts_rng_state rng;
