@@ -153,7 +153,7 @@ typedef struct ts_folded {
     uint16_t op;
     bool constant; /* it runs once; false: dropped, an argument takes the place of its result */
 } ts_folded;
-/** A call that takes halves in place of their f32 copies (widen.c). */
+/** A call that takes halves (bf16 or f16 tensors) in place of their f32 copies (widen.c). */
 typedef struct ts_widened {
     uint32_t call, members; /* members: of its lists */
     uint16_t op;
@@ -252,9 +252,10 @@ typedef struct ts_group_part {
     uint8_t inner;   /* of a pointwise call on the CPU: the innermost dim in memory + 1; else 0 */
     uint8_t results; /* bit i: no call of the group may use result i, because it is a sum over rows,
                         complete only after the group, or lacks the dims of a row */
-    uint8_t folds;   /* dims of the space that a device reduces in the order of its eager kernel, so
-                        that calls of the group on the result's sizes may use the result; 0: none */
-    uint8_t from;    /* first of these dims */
+    uint8_t folds;   /* number of adjacent dims that a device reduces in the order of its eager
+                        kernel. Other calls of the group may then use the result, if they have its
+                        sizes; 0: none */
+    uint8_t from;    /* the first of these dims */
     uint8_t dtype;   /* of the reduced tensor */
 } ts_group_part;
 /** Whether and how a node's call can be in a fused group. The call must be pointwise, by rows, a

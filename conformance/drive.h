@@ -4,7 +4,8 @@
  *
  * A run tests one device, the candidate:
  *
- *   CPU     results are compared with the references, f64 gradients with central differences
+ *   CPU     results are compared with the references, f64 gradients with central differences,
+ *           other gradients with those in f64
  *   META    sizes, strides and dtypes are compared with the CPU's results
  *   other   results are compared with the references, gradients with the CPU's in f64;
  *           ts_to_device() moves all tensors
