@@ -2,10 +2,10 @@
  * @file emit.h  Machine code for pointwise calls of a group on the CPU.
  *
  * The calls of a group that have recipes (dispatch/recipe.h) become a block: nodes in static single
- * assignment form, one machine instruction each, that compute one vector of each result from one
- * vector of each operand (lower.c). registers.c assigns registers and writes the loop around the
- * block with the encoder of a machine (x86.c, arm64.c). emit.c divides a group into blocks, keeps
- * the code with the plan, and runs it on the tiles of tile.c.
+ * assignment form, most of them one machine instruction, that compute one vector of each result
+ * from one vector of each operand (lower.c). registers.c assigns registers and writes the loop
+ * around the block with the encoder of a machine (x86.c, arm64.c). emit.c divides a group into
+ * blocks, keeps the code with the plan, and runs it on the tiles of tile.c.
  *
  * All lanes of a block have one width: 4 bytes (f32, bf16 and f16 as f32, i32) or 8 (f64, i64).
  *
@@ -49,6 +49,7 @@ typedef enum ts_emit_op {
 /** How a lane is stored in memory: as it is; as its low 16 bits; as f16; as its low byte. */
 typedef enum ts_lane_form { TS_FORM_FULL, TS_FORM_WORD, TS_FORM_F16, TS_FORM_BYTE } ts_lane_form;
 
+/** A node: an operation and its operands. */
 typedef struct ts_emit_node {
     uint8_t op;   /* a ts_emit_op */
     uint8_t form; /* LOAD, STORE: a ts_lane_form. ROUND, COMPARE: the immediate of x86's vroundps,
@@ -170,7 +171,8 @@ typedef struct ts_lanes {
     uint64_t bits[8];
 } ts_lanes;
 /** The emitted function computes a run of n elements; without ts_machine.tails, n is a multiple of
- *  the lanes. pointers: the run's first element of each operand that has a pointer. */
+ *  the lanes. pointers: the run's first element of each operand that has a pointer. numbers: the
+ *  block's numbers, by slot. */
 typedef void (*ts_emitted_fn)(char *const *pointers, int64_t n, const ts_lanes *numbers);
 /** Writes the function of a block; false if registers or bytes for code do not suffice, or if the
  * calls are faster on tiles. */
