@@ -58,8 +58,8 @@ TS_INLINE uint16_t ts_f32_to_f16(float x)
 }
 
 /**
- * Converts to f32, rounded to odd: if the conversion is inexact, the last bit is set. Rounding the
- * result to bf16 or f16 then equals a single rounding of x.
+ * Converts to f32, rounded to odd: an inexact result is rounded towards 0, and its last bit is set.
+ * Rounding the result to bf16 or f16 then equals a single rounding of x.
  */
 TS_INLINE float ts_odd_f32(double x)
 {
