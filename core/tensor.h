@@ -101,6 +101,7 @@ typedef struct ts_storage {
     void (*release)(void *foreign, void *data, int64_t bytes); /* NULL: the data is the library's */
 } ts_storage;
 
+/** Bits of ts_tensor.flags. */
 enum {
     TS_TENSOR_CONTIGUOUS = 1,
     TS_TENSOR_REQUIRES_GRAD = 2, /* requested for a leaf, or the result of a recorded op */

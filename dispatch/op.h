@@ -96,7 +96,8 @@ typedef struct ts_fold_share {
 struct ts_plan {
     uint16_t cast;          /* bit i: the entry casts argument i to dtype `compute` */
     uint16_t strided;       /* bit i: argument i may have any strides, even if the kernel does not
-                               declare TS_TAKES_STRIDES */
+                               declare TS_TAKES_STRIDES. No effect if the kernel needs contiguous
+                               tensors (ts_op_table.packed) */
     uint16_t last;          /* bit i: the kernel gets argument i channels-last without gaps
                                (ts_is_dense_last()), in `order`; the entry copies an argument of
                                another layout. No effect if the kernel needs contiguous tensors
@@ -116,12 +117,12 @@ struct ts_plan {
     uint8_t compute;        /* dtype in which the kernel computes */
     bool converts;          /* the kernel converts to the result's dtype, which the kernel's
                                declared dtypes must include */
-    uint8_t rows;           /* ops that compute each row of args[0] separately: number of its last
-                               dims that form a row, plus TS_ROWS_SUMMED or not. Rules of other ops
-                               do not set it, so a reader sets it to 0 before the rule runs */
+    uint8_t rows;           /* for ops that compute each row of args[0] separately: number of
+                               args[0]'s last dims that form a row, plus the flag
+                               TS_ROWS_SUMMED. Only these ops set it, so its reader, compile/, sets
+                               it to 0 before the rule runs */
     uint16_t widens;        /* bit i: list argument i may have bf16 and f16 members, with the same
-                               results as for their f32 copies. A reader sets it to 0 before the
-                               rule runs, like `rows` */
+                               results as for their f32 copies. Set and read like `rows` */
     ts_meta ret[TS_MAX_RETS]; /* sizes, dtypes and devices of the results */
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS]; /* memory for these sizes, unless they are borrowed */
     int64_t dim;            /* the dim along which the op works */
@@ -164,6 +165,7 @@ TS_INLINE ts_status ts_checked(const ts_frame *f, ts_status status)
 
 /* ----------------------------------------------------------------------------------- op ---- */
 
+/** Bits of ts_op_info.flags; 16 is TS_OP_CHECKED (registry.h). */
 enum {
     TS_OP_RANDOM = 1,      /* has a reserve function */
     TS_OP_BY_PARTS = 2,    /* if a gradient is needed and the op has no rule, the composite's ops
@@ -175,11 +177,12 @@ enum {
 typedef ts_status (*ts_infer)(ts_frame *f);
 typedef struct ts_vjp ts_vjp; /* autograd/vjp.h */
 
+/** The description of an op. */
 typedef struct ts_op_info {
     const char *name, *schema_text, *doc;
     ts_op_kind kind;
     uint32_t flags;
-    ts_infer infer;
+    ts_infer infer; /* the shape rule; NULL: none */
     ts_infer rule;  /* the program's rule of an op registered at run time, which infer runs */
     ts_kernel composite;
     uint64_t (*reserve)(const ts_frame *f); /* number of Philox counters of a call, whose arguments

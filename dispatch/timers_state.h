@@ -23,6 +23,7 @@ enum {
     OUTSIDE                                 /* no call is running */
 };
 
+/** The counters of one thread. */
 struct ts_timers {
     cell *running;         /* the cell that gets the time since the last stamp */
     _Atomic int64_t last;  /* tick of the last stamp */
@@ -46,8 +47,9 @@ struct ts_timers {
     cell cells[CELLS]; /* by op, then key; the system provides a page when it is first written */
 };
 
+/** State of the timers and of the profile's recording, for all threads. */
 struct ts_timing_state {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock;  /* held to change the fields that are not atomic */
     ts_timers *ended; /* timers of ended threads, newest first */
     int nended;
     _Atomic double ns_per_tick;
