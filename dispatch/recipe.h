@@ -36,10 +36,11 @@
 
 enum { TS_RECIPE_NUMBERS = 8 };
 
+/** The recipes of one kernel. */
 typedef struct ts_recipe {
     int op;
     ts_kernel kernel;    /* whose bits the text computes */
-    uint8_t variant;     /* of the kernel: 0 baseline, 1 AVX2, 2 AVX-512 */
+    uint8_t variant;     /* of the kernel: 0 baseline (NEON on AArch64), 1 AVX2, 2 AVX-512 */
     bool moves;          /* the kernel copies elements of the compute dtype without arithmetic, so a
                             bf16 or f16 result is not rounded and numbers are in that dtype */
     bool casts;          /* the kernel converts operand a to the result's dtype */
