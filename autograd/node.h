@@ -39,7 +39,8 @@ typedef struct ts_end {
     ts_shape shape;
 } ts_end;
 
-/** GRAD and RETAIN hooks run on a complete gradient, PRE hooks before the rule, POST after it. */
+/** GRAD hooks run on a complete gradient, PRE hooks before the rule, POST hooks after it. A RETAIN
+ *  hook runs no code: it marks a tensor that keeps its gradient (ts_retain_grad()). */
 typedef enum ts_hook_kind { TS_HOOK_GRAD, TS_HOOK_RETAIN, TS_HOOK_PRE, TS_HOOK_POST } ts_hook_kind;
 
 struct ts_hook {
@@ -59,8 +60,9 @@ struct ts_hook {
 
 /**
  * A recorded call, the accumulator of a leaf (op TS_NODE_LEAF) or a user's function
- * (TS_NODE_FUNCTION). seq grows along every edge towards the root, so nodes run
- * in order of falling seq.
+ * (TS_NODE_FUNCTION). seq grows along every edge towards the root, so nodes run in order of falling
+ * seq. One block of memory holds, in this order: the node, inputs, outputs, args, the tail (the
+ * ts_function_call of a function), the ts_trail.
  */
 struct ts_node {
     _Atomic int32_t refs;

@@ -1,5 +1,6 @@
 /** @file profile.h  A profile in memory, for the files of profile/. Times are in ns, bandwidths in
- * bytes per second, rates in FLOP/s. */
+ * bytes per second, rates in FLOP/s. A ceiling is a measured peak rate or peak bandwidth of the
+ * machine or of a device. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_PROFILE_PROFILE_H
 #define TS_PROFILE_PROFILE_H
@@ -109,7 +110,7 @@ typedef struct ts_device_part {
                                    free device memory */
     int64_t lost_scopes;        /* changes of scope that did not fit into the list: the idle time
                                    after the last change in the list belongs to no scope */
-    int64_t late_allocations;   /* allocations after the first recorded step */
+    int64_t late_allocations;   /* those of `allocations` after the first recorded step */
     double wait_ns;          /* host time in waits */
     char wait_row[96];       /* ts_entry.call of the row that waits longest; "": no call waits */
     char kernel[256];        /* mangled name (ts_device_name_kernel()); "": unknown or longer */
