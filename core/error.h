@@ -6,7 +6,7 @@
 #include "core/base.h"
 #include "include/tessera/check.h"
 
-/** The per-thread record. */
+/** The error record of a thread: its last failure. */
 struct ts_error {
     ts_status code;
     bool located;  /* the message ends with a location, see ts_error_within() */
