@@ -18,6 +18,7 @@
 
 #include "conformance/sample.h"
 
+/** Memory layout of the tensors of a call. */
 typedef enum ts_layout {
     LAYOUT_CONTIGUOUS,
     LAYOUT_TRANSPOSED, /* dims in the reverse order in memory */
@@ -48,7 +49,6 @@ typedef struct ts_case {
  * |value| of the whole result in place of |w|.
  */
 #define LARGE_FACTOR 8
-
 
 /** The tests to run and the callbacks for results; set before the run starts. */
 typedef struct ts_sample_run {
