@@ -6,8 +6,9 @@
 
 #include "include/tessera/core.h"
 
-/** Each function registers the ops, kernels, rules or layers of its room and sets the room's
- *  members of ts_above (core/hooks.h). init.c calls lower rooms first. */
+/** Each function installs its room: registers locks for fork() and the room's ops, kernels, rules
+ *  or layers, reads environment variables, and sets the room's members of ts_above (core/hooks.h).
+ *  init.c calls the functions in this order. */
 void ts_core_install(void);
 void ts_dispatch_install(void);
 ts_status ts_ops_install(void);
@@ -20,7 +21,7 @@ ts_status ts_cpu_install(void);
 void ts_layers_from_environment(void);
 /** Begins a profile if the environment variable TS_PROF requests one. */
 void ts_profile_from_environment(void);
-/** Prints the profile of TS_PROF; later calls do nothing. */
+/** Ends the profile of TS_PROF and writes its report; later calls do nothing. */
 void ts_profile_report(void);
 
 /** Each function releases the memory and other resources of its room, when the library unloads. */

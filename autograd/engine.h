@@ -1,4 +1,6 @@
-/** @file engine.h  The backward engine. */
+/** @file engine.h  The backward engine: the state of a run (tasks, pending gradients, captures,
+ * user code) and the functions that rules, hooks and walks of the graph share. engine.c explains
+ * the order in which nodes run. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_ENGINE_H
 #define TS_AUTOGRAD_ENGINE_H
@@ -90,7 +92,7 @@ void ts_pieces_free(ts_pieces *all);
  *  nothing if the input needs no gradient. */
 ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_positions *at);
 /**
- * Runs the hooks of one kind; GRAD and RETAIN hooks only for `output`.
+ * Runs the hooks of one kind: all PRE or POST hooks of n, or the GRAD hooks of result `output`.
  * @param edited  `count` gradients that the hooks may replace. For POST hooks they are a rule's
  *                results, borrowed from the caller's scope; for other kinds they are the run's, and
  *                each entry owns a reference. NULL after a PRE or POST hook removed the gradient
@@ -106,7 +108,8 @@ TS_COLD ts_status ts_run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **grads);
 #define TS_GIVEN "the gradient that its backward gave for input"
 
 /**
- * Runs a backward through the graph of `root`.
+ * Runs a backward through the graph of `root`. Returns the first error of a rule, hook or user
+ * function; gradients that leaves have received by then stay.
  * @param gradient  gradient of root's result `output`; the run takes over the reference
  * @param record    record the ops of the rules, for double backward
  * @param retain    keep saved tensors, so that the graph can run again
@@ -117,8 +120,8 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
 
 /**
  * Enter and leave user code in a node's rule. The node is unlocked meanwhile and counts the run in
- * `unlocked_runs`. Other runs may then run the rule, unless this run frees the saved tensors. They
- * are freed after the last of the counted runs has left its user code.
+ * `unlocked_runs`. Other runs may then run the rule, unless this run frees the saved tensors. The
+ * saved tensors are freed after the last of the counted runs has left its user code.
  */
 TS_COLD void ts_user_code_enter(ts_run *run, ts_user_code *in);
 TS_COLD void ts_user_code_leave(ts_user_code *in);

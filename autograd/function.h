@@ -6,6 +6,7 @@
 #include "autograd/recompute.h"
 #include "include/tessera/check.h"
 
+/** A call of a user's function; in the tail of its node's block. */
 struct ts_function_call {
     ts_function fn;
     void *ctx;
@@ -23,10 +24,12 @@ TS_INLINE ts_function_call *ts_function_of(const ts_node *n)
 {
     return (ts_function_call *)(n->args + n->nargs);
 }
-/** Checks the lists of n >= 0 inputs and m outputs. TS_ERR_NULL if an input is NULL, or a list that
- *  has entries; TS_ERR_STATE for a freed input; TS_ERR_VALUE if n is negative or m not in [1,
- *  most], a range that `expected` names. A recorded failure stays in place of TS_ERR_NULL for an
- *  input. Inputs may be TS_NONE. */
+/** Checks the lists of n inputs, which may be TS_NONE, and m outputs. Errors:
+ *    TS_ERR_NULL   a list with entries is NULL, or an input (then a recorded failure takes
+ *                  precedence)
+ *    TS_ERR_STATE  a freed input
+ *    TS_ERR_VALUE  n is negative, or m is not in [1, most]; `expected` names this range
+ */
 ts_status ts_check_ends(ts_check_place at, ts_tensor *const *inputs, int n, ts_tensor **outputs,
                         int m, int most, const char *expected);
 /** Releases the function's data when its node is freed. */

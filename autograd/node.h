@@ -24,13 +24,13 @@ typedef struct ts_saved {
                          it is packed, or if a backward freed it */
     uint32_t version; /* storage version when saved; if packed: slot number in the node's segment */
     uint16_t op;      /* in ts_collected: op of the node that saved it in the second run */
-    bool packed;
+    bool packed;      /* a slot number was saved instead of the tensor (recompute.h) */
 } ts_saved;
 
 /**
  * A tensor argument (list members count one each) or a result of a recorded call, or a tensor that
- * a ts_function saved. A saved result has no history, which avoids a cycle; reading it gives it its
- * node.
+ * a ts_function saved. A saved result has no history, which avoids a cycle; rules get an alias that
+ * has it (ts_relink()).
  */
 typedef struct ts_end {
     ts_node *next; /* inputs only, owned: the node that made the input, or the accumulator of a
@@ -39,7 +39,8 @@ typedef struct ts_end {
     ts_shape shape;
 } ts_end;
 
-/** GRAD and RETAIN hooks run on a complete gradient, PRE hooks before the rule, POST after it. */
+/** GRAD hooks run on a complete gradient, PRE hooks before the rule, POST hooks after it. A RETAIN
+ *  hook runs no code: it marks a tensor that keeps its gradient (ts_retain_grad()). */
 typedef enum ts_hook_kind { TS_HOOK_GRAD, TS_HOOK_RETAIN, TS_HOOK_PRE, TS_HOOK_POST } ts_hook_kind;
 
 struct ts_hook {
@@ -59,8 +60,9 @@ struct ts_hook {
 
 /**
  * A recorded call, the accumulator of a leaf (op TS_NODE_LEAF) or a user's function
- * (TS_NODE_FUNCTION). seq grows along every edge towards the root, so nodes run
- * in order of falling seq.
+ * (TS_NODE_FUNCTION). seq grows along every edge towards the root, so nodes run in order of falling
+ * seq. One block of memory holds, in this order: the node, inputs, outputs, args, the tail (the
+ * ts_function_call of a function), the ts_trail.
  */
 struct ts_node {
     _Atomic int32_t refs;
@@ -103,7 +105,7 @@ struct ts_grad_meta {
     ts_node *accumulator; /* owned; node of a leaf (TS_NODE_LEAF); NULL until needed */
 };
 
-/** The gradient meta of t, and the accumulator node of leaf t; made on demand, borrowed. NULL with
+/** The ts_grad_meta of t, and the accumulator node of leaf t; made on demand, borrowed. NULL with
  *  TS_ERR_MEMORY. */
 ts_grad_meta *ts_grad_meta_of(ts_tensor *t);
 ts_node *ts_accumulator_of(ts_tensor *t);
@@ -124,7 +126,7 @@ void ts_node_unref(ts_node *node);
 ts_status ts_record(ts_frame *f);
 /** Releases the node and the gradient of a tensor that is being freed. */
 void ts_node_release_history(ts_tensor *t);
-/** Drops saved tensors; a later unpack is an error. */
+/** Drops a node's saved tensors; a rule that reads them later fails. */
 void ts_node_free_saved(ts_node *node);
 /** Saved tensor k of a node that is not a leaf, in the order inputs, outputs, tensors of a
  *  function; NULL after the last. */
@@ -288,7 +290,8 @@ TS_INLINE void ts_node_unref_new(ts_node *node)
 
 /** Yields or sleeps before attempt number `tries` of a spin loop; the time grows with `tries`. */
 TS_COLD void ts_back_off(long tries);
-/** Waits for a node that another thread has locked; false if the calling thread has locked it. */
+/** The slow part of ts_node_lock(): waits for the lock and takes it. Takes over the lock of a
+ *  thread that has ended. False if the calling thread already holds the lock. */
 TS_COLD bool ts_node_wait(ts_node *node, uint32_t self);
 
 /** ts_node_lock() without waiting: false if any thread holds the lock. */

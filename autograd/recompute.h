@@ -2,9 +2,10 @@
  * @file recompute.h  Graphs that save slot numbers and recompute the tensors that rules read.
  *
  * While a checkpointed function runs forward, its thread has a tape. Nodes get edges as usual, but
- * they save slot numbers of a segment instead of tensors. The first rule that reads a slot runs the
- * function again, with a tape that collects the tensors in the same order. Backward always uses the
- * graph of the first run, so leaves, hooks and double backward work unchanged.
+ * they save slot numbers instead of tensors. One run of the function gives out the slots of one
+ * segment. The first rule that reads a slot runs the function again, with a tape that collects the
+ * tensors in the same order. Backward always uses the graph of the first run, so leaves, hooks and
+ * double backward work unchanged.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_RECOMPUTE_H

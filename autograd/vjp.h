@@ -1,5 +1,5 @@
-/** @file vjp.h  Gradient rules of the library: the struct and internal helpers. gradient.h explains
- * how to write rules. */
+/** @file vjp.h  Gradient rules of the library: the struct ts_vjp (vector-Jacobian product) and
+ * internal helpers. include/tessera/gradient.h explains how to write rules. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_VJP_H
 #define TS_AUTOGRAD_VJP_H
@@ -45,10 +45,11 @@ ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *grad);
 ts_status ts_rule_give_positions(ts_vjp_call *b, ts_tensor *grad, const ts_positions *at);
 /**
  * Takes the sum of the gradients that argument i has received in this run, so that the rule gives
- * the sum of that gradient and its own, computed by one kernel. NULL without an error if none has
- * arrived, if its dtype or device is not that of `like`, or if the run or a hook must see the
- * rule's own gradient. The current scope owns the gradient. The rule must call ts_rule_give() for
- * the argument afterwards, or fail.
+ * the sum of that gradient and its own, computed by one kernel. NULL without an error if the
+ * argument is a leaf or needs no gradient in this run, if no gradient has arrived, if its dtype or
+ * device is not that of `like`, or if the run or a hook must see the rule's own gradient. The
+ * current scope owns the gradient. The rule must call ts_rule_give() for the argument afterwards,
+ * or fail.
  */
 ts_tensor *ts_rule_take(ts_vjp_call *b, int i, const ts_tensor *like);
 /** Scatters grad: a new tensor of n elements with grad at a set of distinct positions and 0
@@ -60,8 +61,8 @@ ts_tensor *ts_rule_operand(ts_vjp_call *b, int i);
 /** Returns gradient g in a layout that a kernel can read together with x: a channels-last copy if x
  *  is dense and channels-last and g is not, else g. NULL-safe. */
 ts_tensor *ts_rule_in_layout_of(ts_tensor *g, const ts_tensor *x);
-/** Returns gradient g, of the result of an op over images, in the memory format of argument i, so
- *  that the gradient of the argument gets this format, as in PyTorch: channels-last or contiguous.
+/** Returns g, the gradient of an image op's result, in the memory format of argument i
+ *  (channels-last or contiguous), so that the argument's gradient gets this format, as in PyTorch.
  *  NULL-safe. */
 ts_tensor *ts_rule_in_format_of(ts_vjp_call *b, int i, ts_tensor *g);
 /** A new tensor like m, filled with a number (ts_rule_zeros: with 0); NULL with an error. */

@@ -18,7 +18,8 @@ enum { CLOCK_BATCHES = 7 };
 
 static ts_device device;
 static ts_event *clock_begin, *clock_end;
-static ts_tensor *clock_delay; /* its square keeps the device busy while calls are queued */
+static ts_tensor *clock_delay; /* (8192, 8192) bf16; its product with itself keeps the device busy
+                                  while calls are queued */
 
 /** Random normal numbers in bf16 on the device; NULL with an error. */
 static ts_tensor *drawn(const int64_t *sizes, int ndim)

@@ -21,9 +21,9 @@ extern "C" {
 int naive_images(const naive_shape *shape, const void *x, const void *weight, void *y,
                  void *stream);
 
-/** Queues the gradient of the weight. Each sum over the positions is divided among `parts` threads;
- *  a second kernel adds their sums, which are stored in partial: parts * features * taps * taps *
- *  channels floats. Returns a cudaError_t. */
+/** Queues weight = the gradient of the weight; y is the gradient of the result. Each sum over the
+ *  positions is divided among `parts` threads; a second kernel adds their sums, which are stored in
+ *  partial: parts * features * taps * taps * channels floats. Returns a cudaError_t. */
 int naive_weight(const naive_shape *shape, const void *x, const void *y, int parts, float *partial,
                  void *weight, void *stream);
 

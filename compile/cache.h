@@ -1,4 +1,6 @@
-/** @file cache.h  A compiled function: its plans and its statistics. */
+/** @file cache.h  A compiled function: its plans, its statistics, and the choice of calls that run
+ * without a recording (small.c). A trial measures for a plan whether recorded calls are faster than
+ * eager ones. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_CACHE_H
 #define TS_COMPILE_CACHE_H
@@ -15,6 +17,7 @@ typedef struct ts_break {
 } ts_break;
 enum { TS_MAX_BREAKS = 16 };
 
+/** A compiled function. */
 struct ts_compiled {
     pthread_mutex_t lock;  /* guards the fields after `name`; fork() holds it */
     struct ts_compiled *next, **link; /* list of all compiled functions, under a lock of its own */
@@ -31,15 +34,15 @@ struct ts_compiled {
     ts_compile_stats stats;
     ts_break breaks[TS_MAX_BREAKS];
     int64_t small;         /* recordings in a row whose plans are small (ts_exec.small) */
-    int64_t small_gap;     /* calls without a recording between the newest two recorded ones */
+    int64_t small_gap;     /* calls that run without a recording after the newest recorded one */
     const ts_exec *last;   /* plan of the last recording, only to compare; it may be freed */
-    int64_t same, trial;   /* recordings in a row with that plan; number of the next one at which a
-                              trial begins (small.c) */
+    int64_t same, trial;   /* recordings in a row with that plan; value of `same` at which the next
+                              trial begins */
     char replay_why[320];  /* reason why the function ran instead of a replay; "": none */
     int64_t replayed;      /* index of the plan that was replayed last */
     int mismatches;        /* calls that differed from a replay although its guards held */
     bool replay_over,      /* no more replays: too many mismatches, or a failed check */
-        verifying;         /* the running call checks what a replay would have done */
+        verifying;         /* the running call tests whether a replay would have been right */
     /* read and written without the lock */
     _Atomic bool timed;    /* a trial is running */
     _Atomic int64_t fastest[2]; /* nanoseconds of the trial's fastest call, eager and recorded */

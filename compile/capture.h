@@ -73,9 +73,9 @@ bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l);
  *  except those inside a group that has a kernel. The plan must have run, because a group gets its
  *  kernel in a run. False if out of memory. */
 bool ts_captured_assign_offsets(ts_captured *k, const ts_exec *e);
-/** Adds to *pairs (ts_part_pair) which steps of the graph must run after which others. The steps
- *  must have been captured. False if there is no memory, or too many
- *  steps; *pairs is then incomplete. */
+/** Adds a ts_part_pair to *pairs for each step of the graph that must run after another
+ *  (branches.c); pairs that follow from other pairs may be missing. The steps must have been
+ *  captured. False if memory is short or there are too many steps; *pairs is then incomplete. */
 bool ts_captured_order(const ts_captured *k, const ts_exec *e, ts_array *pairs);
 /** False if a group was refused after ts_captured_assign_offsets(), so that values inside it need
  * memory, but have no offset. */

@@ -153,7 +153,7 @@ typedef struct ts_folded {
     uint16_t op;
     bool constant; /* it runs once; false: dropped, an argument takes the place of its result */
 } ts_folded;
-/** A call that takes halves in place of their f32 copies (widen.c). */
+/** A call that takes halves (bf16 or f16 tensors) in place of their f32 copies (widen.c). */
 typedef struct ts_widened {
     uint32_t call, members; /* members: of its lists */
     uint16_t op;
@@ -194,15 +194,15 @@ typedef struct ts_exec {
                                        none (nconstants) */
     uint32_t nconstants;    /* number of constant calls */
     uint32_t *opens, *closes;       /* storages sorted by their first step; by their last step */
-    uint32_t nstorages, nsteps, ngroups, nfused, nnodes; /* nfused: nodes in groups; nnodes: all
-                                                            nodes that are not dead */
+    uint32_t nstorages, nsteps, ngroups, nfused, nnodes; /* nfused: nodes in fused steps; nnodes:
+                                                            all nodes that are not dead */
     uint32_t nrecorded;    /* number of the recording's storages, which come first in `storages`;
                               recomputed copies follow (rebuild.c) */
     uint32_t nrecomputed;  /* number of recomputed calls */
     int64_t bytes, fused_bytes; /* bytes that the nodes load and store without groups; with them */
     int64_t kept_peak;     /* peak in bytes of the plan without recomputed calls */
-    int64_t peak;          /* largest number of bytes of storages in use at a time, without those
-                              from outside (memory.c) */
+    int64_t peak;          /* largest number of bytes of storages in use at a time, of those with
+                              ts_needs_memory() (memory.c) */
     uint32_t peak_step;    /* the first step at which the peak is reached */
     int64_t *offsets;      /* per storage: its byte offset in the arena, or TS_OFFSET_NONE */
     int64_t arena_bytes;   /* size of the arena, one block for temporary storages; 0: no arena */
@@ -252,13 +252,16 @@ typedef struct ts_group_part {
     uint8_t inner;   /* of a pointwise call on the CPU: the innermost dim in memory + 1; else 0 */
     uint8_t results; /* bit i: no call of the group may use result i, because it is a sum over rows,
                         complete only after the group, or lacks the dims of a row */
-    uint8_t folds;   /* dims of the space that a device reduces in the order of its eager kernel, so
-                        that calls of the group on the result's sizes may use the result; 0: none */
-    uint8_t from;    /* first of these dims */
+    uint8_t folds;   /* number of adjacent dims that a device reduces in the order of its eager
+                        kernel. Other calls of the group may then use the result, if they have its
+                        sizes; 0: none */
+    uint8_t from;    /* the first of these dims */
     uint8_t dtype;   /* of the reduced tensor */
 } ts_group_part;
-/** Whether and how a node's call can be in a fused group. It must be pointwise or by rows; on
- *  the CPU, it must also need no casts. numbers: the numbers of a run. */
+/** Whether and how a node's call can be in a fused group. The call must be pointwise, by rows, a
+ *  reduction of all elements (ts_whole_part()) or, on a device with groups, a reduction of adjacent
+ *  dims (ts_fold_part()). On the CPU a pointwise call must also need no casts. numbers: the numbers
+ *  of a run. */
 ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers);
 /** The frame of a node's call on a device, without arguments, results, plan and call site. */
 ts_frame ts_group_frame(const ts_graph_node *n, ts_device device, ts_thread *thread);
@@ -352,9 +355,9 @@ static inline const void *ts_run_site(const ts_run *r, uint32_t node)
  *  TS_ERR_UNSUPPORTED if the function was compiled with graph and fullgraph and the plan
  *  cannot be captured. */
 ts_status ts_exec_run(ts_exec *e, ts_lazy *l);
-/** Runs all steps in order, without a device graph. After an error, also runs the later steps whose
- *  calls precede the failed call in the program, because eager calls would have run. The result is
- *  the error of the earliest call that fails. */
+/** Runs all steps in order, without a device graph. After an error other than TS_ERR_MEMORY, also
+ *  runs the later steps whose calls precede the failed call in the program, because eager calls
+ *  would have run. Returns the error of the earliest call that fails. */
 ts_status ts_exec_steps(const ts_run *r);
 /** Makes the values of constant calls (fold.c) available to a run, and computes them if the plan
  *  has not run before. Errors: those of the calls, TS_ERR_MEMORY. */
@@ -366,7 +369,7 @@ void ts_constants_free(const ts_exec *e, struct ts_kept *kept);
  *  errors of ts_arena_fill(). */
 ts_status ts_exec_open(const ts_run *r, uint32_t storage);
 /** Releases the handles of a storage after the last step that uses it, and its memory unless the
- *  storage is outside or held. A repeated call does nothing. */
+ *  storage is outside, held or constant. A repeated call does nothing. */
 void ts_exec_close(const ts_run *r, uint32_t storage);
 /** Runs the call of a node. */
 ts_status ts_exec_call(const ts_run *r, uint32_t node);
@@ -404,8 +407,9 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s);
 void ts_tiles_free(struct ts_tiles *tiles);
 /** Fills t as a tensor header for value v, without memory. */
 void ts_group_header(const ts_graph *g, const ts_graph_value *v, ts_tensor *t);
-/** True if a group can run f's call, by its plan: elementwise with a result of t's dtype, in a
- *  supported dtype, without reports of invalid elements and, on the CPU, without casts. */
+/** True if a group can run f's call, by its plan: a pointwise call with a result of t's dtype,
+ *  computed in a dtype that the kernel accepts. Integer calls that may refuse elements
+ *  (TS_OP_CHECKED) and, on the CPU, calls with casts are excluded. */
 bool ts_group_plans(const ts_frame *f, const ts_tensor *t);
 
 /* ------------------------------------------------------------------------------- capture ---- */

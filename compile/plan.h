@@ -1,9 +1,11 @@
 /**
- * @file plan.h  The state of a plan while it is made. The stages in order: decode.c reads the
- * recording; fold.c, common.c, widen.c, cats.c and dead.c change the calls; plan.c and join.c
- * divide them into steps; horizontal.c joins steps; order.c moves steps. If the plan needs too much
- * memory, recompute.c then chooses storages to recompute, and the stages run again for a second
- * plan, in which rebuild.c adds the calls that recompute them.
+ * @file plan.h  The state of a plan while it is made.
+ *
+ * The stages in order: decode.c reads the recording; fold.c, common.c, widen.c, cats.c and dead.c
+ * change the calls; plan.c, join.c and epilogue.c divide them into steps; horizontal.c joins steps;
+ * order.c moves steps. If the plan needs too much memory, recompute.c then chooses storages to
+ * recompute, and the stages run again for a second plan, in which rebuild.c adds the calls that
+ * recompute them.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_PLAN_H
@@ -28,7 +30,7 @@ typedef struct maker {
     uint32_t *begin;   /* per node: index of its first touch in `touches`; last entry: the end */
     uint32_t *step_of; /* per node: index of its step; UINT32_MAX: the plan drops the node */
     const uint64_t *numbers; /* numbers of the recording */
-    int64_t max_groups;      /* 0: no limit; -1: no groups */
+    int64_t max_groups;      /* most fused groups; 0: no limit; -1: no groups */
     bool lowers;             /* calls may be dropped and moved */
     bool by_rows;            /* groups may contain calls by rows */
     uint32_t barrier;  /* recomputed calls join no step before this one, neither a group nor a
@@ -105,8 +107,9 @@ static inline bool ts_plan_is_full(const maker *m)
  *  memory. */
 bool ts_plan_decode(const uint64_t *words, uint32_t count, ts_graph *graph, ts_array *storages);
 
-/** Index in a recording's numbers of the generator's state at its first random call after call
- *  number `call`, which the plan may have dropped. UINT32_MAX: there is none, or out of memory. */
+/** Finds the recording's first random call after call number `call`, also if the plan has dropped
+ *  it. Returns the index in the recording's numbers of the generator's state at that call;
+ *  UINT32_MAX if there is none, or out of memory. */
 uint32_t ts_plan_next_draw(const ts_exec *e, uint32_t call);
 
 /** Drops calls whose results are their argument's elements (fold.c), and fills e->folded and
@@ -120,8 +123,10 @@ bool ts_plan_find_constants(ts_exec *e, ts_graph *g, const ts_array *storages,
 /** Drops calls that equal earlier calls (common.c) and fills e->merged and e->equal. storages: of
  *  the graph (ts_plan_storage); numbers: the recording's numbers. False if out of memory. */
 bool ts_plan_merge(ts_exec *e, ts_graph *g, const ts_array *storages, const uint64_t *numbers);
-/** Sets step_of of each node, which is 0, to UINT32_MAX if nothing reads the storages that the node
- *  writes (dead.c). Drops nothing if calls may not be dropped. Uses ts_plan_storage.writer. */
+/** Drops dead calls (dead.c): sets step_of, which is 0 for all nodes, to UINT32_MAX for constant
+ *  calls and for calls whose written storages nothing reads. Calls that may refuse elements
+ *  (TS_OP_CHECKED) and ops of the program are never dead. Does nothing unless m->lowers. Uses
+ *  ts_plan_storage.writer. */
 void ts_plan_drop_dead(maker *m);
 /** In lists of tensors, replaces f32 copies of bf16 or f16 values by these values, if the call
  *  takes them (widen.c), and fills e->widened. numbers: the recording's numbers. False if out of
@@ -136,18 +141,19 @@ bool ts_plan_drop_cats(maker *m, bool *some);
  *  product's epilogue or if that saves no memory traffic (epilogue.c). */
 bool ts_plan_join_product(maker *m, uint32_t i);
 /** Finds the group that node i can join with the most bytes saved, among the latest steps from
- *  `after` on that use its storages (maker.recent), and sets *saved to these bytes; of equal groups
- *  the last. UINT32_MAX: there is none.
- *  The sizes of v are the node's iteration space. Node i and the group share a storage, except that
- *  a recomputed call may join the last step without one: the next call reads its result,
- *  and often that of the last step too (join.c). */
+ *  `after` on that use its storages (maker.recent), and sets *saved to these bytes; of groups that
+ *  save the same, the last. UINT32_MAX: there is none. The sizes of v are the node's iteration
+ *  space.
+ *
+ *  Node i and the group share a storage. Only a recomputed call may join the last step without a
+ *  shared storage, because the next call reads its result, and often that of the last step too. */
 uint32_t ts_plan_find_group(const maker *m, uint32_t i, const ts_graph_value *v,
                             const ts_group_part *part, uint32_t after, int64_t *saved);
-/** True if node i is a call on the results of the folds of group s: all its tensors have their
- *  sizes or one element. The sizes of v are the node's iteration space. */
+/** True if node i is a call on the results of the folds of group s: all its tensors have the sizes
+ *  of these results, or one element. The sizes of v are the node's iteration space. */
 bool ts_plan_is_late(const maker *m, uint32_t i, const ts_step *s, const ts_graph_value *v,
                      const ts_group_part *part);
-/** Merges groups whose calls may run at one place, as long as that saves bytes; those that save
+/** Merges groups whose calls may run in one step, as long as that saves bytes; those that save
  *  most bytes first. Call it after all nodes are in steps. False if out of memory. */
 bool ts_plan_merge_groups(maker *m);
 /** Puts node i into a step. */

@@ -1,7 +1,7 @@
 /**
  * @file replay.h  Replays: compiled calls that run a plan without running the user's function.
  *
- * While the function runs, notes.c collects what the recording does not contain: gradients of
+ * While the function runs, notes.c collects facts that the recording does not contain: gradients of
  * leaves, numbers read from the program's memory, reasons that forbid a replay. summary.c combines
  * notes and recording into a ts_repeat: guards, sources of numbers and storages, results. A plan
  * may be replayed after two consecutive calls with equal ts_repeats. A later call whose guards hold
@@ -153,7 +153,8 @@ typedef enum ts_gradient_kind {
     TS_GRADIENT_NEW   /* replaced by a new tensor */
 } ts_gradient_kind;
 
-/** Guard and effect for a leaf's gradient or a declared variable; "tensor" means either's. */
+/** Guard and effect for a leaf's gradient or a declared variable. "The tensor" below is that
+ *  gradient, or the variable's tensor. */
 typedef struct ts_leaf_rule {
     ts_tensor *leaf;  /* one reference; NULL for a variable */
     ts_tensor **slot; /* address of the variable; NULL for a leaf */
@@ -210,7 +211,7 @@ ts_repeat *ts_replay_of(const ts_lazy *l, const ts_exec *e);
 /** Frees a summary and releases its references; NULL is allowed. */
 void ts_replay_free(ts_repeat *p);
 /** Address of the rule's tensor: the gradient of `leaf`, or the variable. NULL if the leaf has no
- *  gradient meta. ts_leaf_tensor() returns the tensor, borrowed, or NULL if there is none. */
+ *  ts_grad_meta. ts_leaf_tensor() returns the tensor, borrowed, or NULL if there is none. */
 TS_INLINE ts_tensor **ts_leaf_slot(const ts_leaf_rule *r, ts_tensor *leaf)
 {
     return r->slot ? r->slot : leaf->grad ? &leaf->grad->grad : NULL;
@@ -240,7 +241,7 @@ bool ts_replay_agrees(const ts_exec *e, const ts_repeat *before, ts_repeat *now,
 void ts_replay_name_miss(const ts_repeat *p, const struct ts_replay_modes *now,
                          ts_tensor *const *inputs, int n, const char *why, char *text,
                          size_t size);
-/** Makes fork() hold the lock of that list. */
+/** Makes fork() hold the lock of the list of ts_replay_list(). */
 void ts_replays_install(void);
 /** Number of listed ts_repeats that hold a reference to s. */
 int32_t ts_replays_hold(const ts_storage *s);

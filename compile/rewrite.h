@@ -25,7 +25,8 @@ typedef struct ts_rewrite {
 /** Prepares a pass; `written` is 0 everywhere. False if out of memory. */
 bool ts_rewrite_begin(ts_rewrite *w, ts_graph *g, const ts_array *storages,
                       const uint64_t *numbers);
-/** Ends a pass. If `some`, replaces the replaced values in the arguments of all calls. */
+/** Ends a pass. If `some`, puts the new values in place of replaced ones in the arguments of all
+ *  calls. */
 void ts_rewrite_end(ts_rewrite *w, bool some);
 /** Updates `written` for call i. Call it for each call after the pass has looked at it. */
 void ts_rewrite_pass(ts_rewrite *w, uint32_t i);
@@ -38,9 +39,10 @@ static inline ts_graph_value *ts_rewrite_value_at(const ts_rewrite *w, uint32_t 
 uint32_t ts_rewrite_value(const ts_rewrite *w, ts_id id);
 uint32_t ts_rewrite_storage(const ts_rewrite *w, ts_id id);
 /** True if the results of the call depend on its arguments alone, and only this call writes the
- *  storages of its results. False for a call without results. */
+ *  storages of its results. False for a call without results, a random call, an op registered at
+ *  run time, and an op with a counter that changes from run to run. */
 bool ts_rewrite_is_pure(const ts_rewrite *w, const ts_graph_node *n);
-/** True if a call from number `from` to `until`, excluded, writes the storage. */
+/** True if one of the calls number `from` to `until` - 1 writes the storage. */
 bool ts_rewrite_is_written(ts_rewrite *w, uint32_t storage, uint32_t from, uint32_t until);
 /** True if the program holds a result of the node after the recording. */
 bool ts_rewrite_is_held(const ts_rewrite *w, const ts_graph_node *n);

@@ -16,7 +16,7 @@ extern uint64_t ts_plan_hash_mask;
 extern int64_t ts_tile_elements;
 /** Switches machine code of groups on the CPU. */
 void ts_emit_switch(bool on);
-/** The variant of the recipes that are registered. */
+/** The variant of the CPU's kernels, taken from the recipe of `add`; 0 without that recipe. */
 int ts_emit_variant(void);
 /** Makes memory executable; a test replaces it by a function that fails. */
 extern int (*ts_emit_protect)(void *at, size_t bytes, int protection);

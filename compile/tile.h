@@ -1,4 +1,6 @@
-/** @file tile.h  Values and calls of a group on the CPU, for tile.c and emit.c. */
+/** @file tile.h  Values and calls of a group on the CPU, for tile.c and emit.c. tile.c runs a group
+ * tile by tile: all calls on the first tile of the space, then all on the next, so intermediate
+ * values stay in the cache. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_TILE_H
 #define TS_COMPILE_TILE_H
@@ -8,11 +10,11 @@
 
 /** A value of a group. */
 typedef struct tile_value {
-    ts_tensor t;               /* header of one tile of it */
+    ts_tensor t;               /* header of one tile of the value */
     char *base;                /* address of its memory; NULL: it has a buffer */
     int64_t step[TS_MAX_DIMS]; /* strides in bytes along the space's dims; 0: broadcast */
-    int shift;                 /* dim d of the value is dim d + shift of the space; gather() stores
-                                  a flag here until lay_out() runs */
+    int shift;                 /* dim d of the value is dim d + shift of the space; a flag of
+                                  gather() in tile.c until lay_out() runs */
     uint32_t number;           /* index in the graph */
     int32_t buffer;            /* number of its buffer; -1: none */
     int64_t whole[TS_MAX_DIMS]; /* its sizes; t has those of a tile */

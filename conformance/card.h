@@ -39,6 +39,7 @@ typedef enum ts_verdict {
 
 enum { FAILURES_MOST = 2000, FAILURES_PER_OP = 5, FAILURE_TEXT = 1400 };
 
+/** The text of a failed test. */
 typedef struct ts_failure {
     int op;
     ts_dtype dtype;
@@ -46,6 +47,7 @@ typedef struct ts_failure {
     char text[FAILURE_TEXT];
 } ts_failure;
 
+/** Results of one op. */
 typedef struct ts_op_row {
     const char *family;  /* NULL: no sample of this op was selected */
     uint16_t listed;     /* bit per dtype that the selected samples have */

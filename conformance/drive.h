@@ -4,7 +4,8 @@
  *
  * A run tests one device, the candidate:
  *
- *   CPU     results are compared with the references, f64 gradients with central differences
+ *   CPU     results are compared with the references, f64 gradients with central differences,
+ *           other gradients with those in f64
  *   META    sizes, strides and dtypes are compared with the CPU's results
  *   other   results are compared with the references, gradients with the CPU's in f64;
  *           ts_to_device() moves all tensors
@@ -17,11 +18,12 @@
 
 #include "conformance/sample.h"
 
+/** Memory layout of the tensors of a call. */
 typedef enum ts_layout {
     LAYOUT_CONTIGUOUS,
     LAYOUT_TRANSPOSED, /* dims in the reverse order in memory */
     LAYOUT_EXPANDED,   /* one dim with stride 0 */
-    LAYOUT_OFFSET,     /* contiguous, from the fourth element of a larger buffer */
+    LAYOUT_OFFSET,     /* contiguous, starting at the fourth element of a larger buffer */
     LAYOUT_STRIDED,    /* every second element of a buffer, starting at the second */
     LAYOUT_MIXED,      /* the layouts above in turn, one per tensor of a call */
     LAYOUT_COUNT
@@ -48,7 +50,6 @@ typedef struct ts_case {
  */
 #define LARGE_FACTOR 8
 
-
 /** The tests to run and the callbacks for results; set before the run starts. */
 typedef struct ts_sample_run {
     ts_device device; /* the candidate; the CPU by default */
@@ -56,8 +57,8 @@ typedef struct ts_sample_run {
     bool brief;       /* tests values in one size and two layouts, and large cases: for slow
                          checkers such as sanitizers */
     bool small;       /* skips large cases, for lower kernel variants and emulators */
-    bool few; /* tests values in two layouts: contiguous, and one per tensor in turn; compares every
-                 fourth element of a gradient with differences */
+    bool few; /* tests values in two layouts, LAYOUT_CONTIGUOUS and LAYOUT_MIXED, as bf16 and f16
+                 always are; compares every fourth element of a gradient with differences */
     void *ctx;
     /** NULL, or called before arguments are generated for a case. */
     void (*begins)(void *ctx, const ts_case *c);

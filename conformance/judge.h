@@ -24,7 +24,7 @@ typedef struct ts_judge_opts {
     uint16_t dtypes;  /* bit per dtype; 0 is all */
     uint8_t parts;    /* bit per ts_part; 0 is all */
     bool brief;       /* see ts_sample_run in drive.h */
-    bool isolate;     /* run each unit in its own process */
+    bool isolate;     /* run each unit (ts_unit) in its own process */
     int jobs;         /* with isolate: processes at a time; limited to 1 to 256 */
     int timeout;      /* with isolate: seconds per unit */
     /** NULL, or called after each unit with the numbers of finished units and of all units. */

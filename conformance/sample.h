@@ -18,9 +18,11 @@
  * tests/samples/ turns them into the tests pointwise_values, pointwise_gradients and
  * pointwise_bad_input; `build/tests/test_samples pointwise` runs them. A reference reads r->a[i]
  * (x, sizes, i, d, …) and writes to the memory of ref_ret(); it must not call the library.
- * The tolerance of a result with expected value w is c · eps(dtype) · √depth · max(|w|, scale);
- * with c = 0 the result must equal w rounded to the dtype, including the sign of zero. Large cases
- * have a wider tolerance (LARGE_FACTOR in drive.h).
+ *
+ * The tolerance of a result with expected value w is c · eps(dtype) · √depth · max(|w|, scale). For
+ * bf16 and f16 the maximum is at least the dtype's smallest normal number. With c = 0 the result
+ * must equal w rounded to the dtype, including the sign of zero. Large cases have a wider tolerance
+ * (LARGE_FACTOR in drive.h).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CONFORMANCE_SAMPLE_H
@@ -49,9 +51,10 @@ typedef enum ts_gen {
                     0, ±1, 2, 7, -128, 127, 255 */
 } ts_gen;
 
+/** An argument of a sample's call. */
 typedef struct ts_sample_arg {
     uint8_t tag;   /* ts_tag; 0 is an absent optional */
-    uint8_t gen;
+    uint8_t gen;   /* a ts_gen */
     uint8_t dtype; /* of a tensor or a dtype argument: 0 is the run's dtype, otherwise 1 + dtype */
     bool nograd;   /* the op has no gradient for this floating tensor */
     int ndim;      /* dims of a tensor, or number of ints */
@@ -115,6 +118,7 @@ typedef struct ts_ref_arg {
     struct ts_ref_arg *list; /* count members */
 } ts_ref_arg;
 
+/** A call as the reference sees it. */
 typedef struct ts_ref {
     ts_dtype dtype; /* of the run */
     int nargs, nrets;
@@ -175,10 +179,11 @@ typedef struct ts_bad_call {
     const char *text; /* part of the message */
 } ts_bad_call;
 
+/** A row of the table: a call of an op, its reference and its tolerances. */
 typedef struct ts_sample {
-    const char *op, *name;
+    const char *op, *name; /* name: distinguishes the samples of an op */
     ts_sample_arg args[TS_MAX_ARGS];
-    void (*ref)(ts_ref *r);
+    void (*ref)(ts_ref *r); /* computes the expected results */
     /** Instead of ref, for random ops: judges the results in r->ret. */
     bool (*check)(const ts_ref *r);
     uint16_t dtypes; /* bit per dtype of the runs; 0 is all floats */

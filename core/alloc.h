@@ -1,6 +1,6 @@
 /**
- * @file alloc.h  Host memory: per-thread free lists for small blocks,
- * one coalescing region for the rest.
+ * @file alloc.h  Host memory: per-thread free lists for small blocks; one region, in which free
+ * neighbours merge, for the rest.
  *
  * Blocks are 64-byte aligned. The caller passes the block's size to ts_free(), so small blocks have
  * no header. A thread that frees a block of another thread's heap pushes it to that heap's
@@ -25,8 +25,8 @@ struct ts_heap {
     void *free[TS_SMALL_CLASSES];  /* first free block, linked by ts_next_free() */
     char *bump[TS_SMALL_CLASSES];  /* start of the unused rest of the class's newest slab */
     char *limit[TS_SMALL_CLASSES]; /* end of that slab */
-    _Atomic(void *) remote;        /* blocks freed by other threads */
-    ts_heap *next;                 /* list of heaps without a thread */
+    _Atomic(void *) remote;        /* first block freed by another thread, linked like `free` */
+    ts_heap *next;                 /* next orphan: a heap whose thread has ended */
 };
 
 /** Header at the start of a slab. A slab is TS_SLAB_BYTES of memory, aligned to its size, that
@@ -43,8 +43,8 @@ extern bool ts_alloc_system;
 void ts_alloc_from_environment(void);
 /** Registers the allocator's locks with TS_FORK_GUARD(). */
 void ts_alloc_guard_forks(void);
-/** Returns all memory to the system. No block may be in use, and no other thread may call the
- *  allocator. */
+/** Returns the slabs, the region and the heaps of ended threads to the system, when the library
+ *  unloads. No block may be in use, and no other thread may call the allocator. */
 void ts_alloc_remove(void);
 
 /** Size class of a block of bytes <= TS_SMALL_MAX: multiples of 64 up to 512, then four classes per
@@ -57,8 +57,8 @@ TS_INLINE int ts_small_class(size_t bytes)
     return 8 + (octave - 9) * 4 + (int)(((bytes - 1) >> (octave - 2)) & 3);
 }
 
-/** Slow paths of ts_alloc(), ts_header_alloc() and ts_free(). klass: size class; ignored if bytes
- *  is larger than TS_SMALL_MAX. */
+/** Slow paths of ts_alloc(), ts_header_alloc() and ts_free(). klass: the size class of a small
+ *  block; ignored if bytes > TS_SMALL_MAX. */
 void *ts_alloc_slow(ts_thread *thread, size_t bytes, int klass);
 void ts_free_slow(void *block, size_t bytes);
 
@@ -66,7 +66,7 @@ void ts_free_slow(void *block, size_t bytes);
  *  keys. */
 TS_INLINE void **ts_next_free(void *block) { return (void **)block + 1; }
 
-/** A block from a free list; NULL when the list is empty. */
+/** Takes a block off a free list; NULL if the list is empty. */
 TS_INLINE void *ts_heap_take(ts_heap *heap, int klass)
 {
     void **list = &heap->free[klass];
@@ -116,14 +116,14 @@ TS_INLINE void ts_heap_put_header(ts_heap *heap, void *block)
 /** Frees a block of ts_alloc() or ts_header_alloc(), not NULL. bytes: the size passed there. */
 TS_INLINE void ts_free(ts_thread *thread, void *block, size_t bytes)
 {
-    ts_heap *heap = thread->heap; /* NULL while blocks come from malloc */
+    ts_heap *heap = thread->heap; /* NULL while blocks come from malloc, or memory was short */
     if (TS_LIKELY(bytes <= TS_SMALL_MAX && heap && ts_slab_of(block)->heap == heap))
         ts_heap_put(heap, block);
     else
         ts_free_slow(block, bytes);
 }
 
-/** A heap for a thread: an orphan or a new one; NULL when out of memory. */
+/** A heap for a thread: an orphan or a new heap; NULL if out of memory. */
 ts_heap *ts_heap_acquire(void);
 /** Makes the heap an orphan that a later thread takes over. */
 void ts_heap_abandon(ts_heap *heap);

@@ -19,7 +19,8 @@
 #define TS_COUNTOF(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
 /* Placed before a loop. TS_UNROLL(n): unrolls n iterations, or all if there are fewer.
- * TS_INDEPENDENT: no iteration reads memory that another writes; clang checks this at run time. */
+ * TS_INDEPENDENT: no iteration reads memory that another writes. Empty for clang, whose vectorised
+ * loops check this at run time. */
 #define TS_PRAGMA(words) _Pragma(#words)
 #ifdef __clang__
 #define TS_UNROLL(n) TS_PRAGMA(unroll n)
@@ -57,6 +58,7 @@ TS_INLINE uint64_t ts_hash_string(uint64_t hash, const char *string)
 
 TS_INLINE int64_t ts_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 TS_INLINE int64_t ts_max64(int64_t a, int64_t b) { return a > b ? a : b; }
+/** a / b rounded up, for a >= 0 and b > 0. */
 TS_INLINE int64_t ts_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 #endif

@@ -1,4 +1,4 @@
-/** @file checked.h  Checked arithmetic with sizes from outside (invariant 8 in
+/** @file checked.h  Checked arithmetic on sizes that come from callers and files (invariant 8 in
  * docs/architecture.md), and the parsing of numbers and words. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_CHECKED_H

@@ -24,6 +24,7 @@ TS_INLINE uint16_t ts_f32_to_bf16(float x)
         return 0x7fc0;
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
+/** Converts f16 to f32 exactly; a NaN becomes quiet. */
 TS_INLINE float ts_f16_to_f32(uint16_t h)
 {
     /* With exponent and fraction at f32's bit positions, the number is the value times 2^-112. An
@@ -57,8 +58,8 @@ TS_INLINE uint16_t ts_f32_to_f16(float x)
 }
 
 /**
- * Converts to f32, rounded to odd: if the conversion is inexact, the last bit is set. Rounding the
- * result to bf16 or f16 then equals a single rounding of x.
+ * Converts to f32, rounded to odd: an inexact result is rounded towards 0, and its last bit is set.
+ * Rounding the result to bf16 or f16 then equals a single rounding of x.
  */
 TS_INLINE float ts_odd_f32(double x)
 {

@@ -11,18 +11,17 @@
 /** The backend of each key; NULL for the CPU, META and keys without a struct. dispatch/ sets each
  * once. */
 extern _Atomic(const ts_backend *) ts_devices[16];
-/** Name of each key; NULL for unused keys. Names of built-in keys are constant, dispatch/ publishes
- *  those of registered keys. */
+/** Name of each key, backend or layer; NULL for unused keys. Names of built-in keys are constant.
+ *  dispatch/ sets the name of a registered key, and removes it if the registration fails. */
 extern _Atomic(const char *) ts_key_names[];
-/** The counters of a backend that ts_backend_get_stats() reports: calls that ran on the CPU
- *  instead, bytes copied from the host (in) and to the host (out). ts_device_count_of has one per
- *  key. */
+/** The counters of a backend that ts_backend_get_stats() reports: round trips (calls that ran on
+ *  the CPU instead), bytes copied from the host (in) and to the host (out). */
 typedef struct ts_device_counts {
     _Atomic uint64_t round_trips, bytes_in, bytes_out;
 } ts_device_counts;
-extern ts_device_counts ts_device_count_of[16];
+extern ts_device_counts ts_device_count_of[16]; /* by backend key */
 
-/** The backend of a device; NULL when it has none of its own. */
+/** The backend struct of a device; NULL for the CPU, META and keys without a struct. */
 TS_INLINE const ts_backend *ts_backend_of(ts_device device)
 {
     return device.backend < 16
@@ -33,8 +32,8 @@ TS_INLINE const ts_backend *ts_backend_of(ts_device device)
 /** TS_ERR_DEVICE if the device does not exist; the message begins with `what`. META and the CPU
  *  have one device each. */
 ts_status ts_device_check(ts_device device, const char *what);
-/** False for devices that cannot exist: those of LAZY, and of the CPU and META with another index
- *  than 0. ts_device_check() checks other devices. */
+/** False for the devices of LAZY, and for those of the CPU and META whose index is not 0. True for
+ *  all other devices: ts_device_check() tests whether they exist. */
 TS_INLINE bool ts_device_exists(ts_device device)
 {
     return TS_LIKELY(device.backend == TS_KEY_CPU || device.backend == TS_KEY_META)
@@ -44,9 +43,9 @@ TS_INLINE bool ts_device_exists(ts_device device)
 /** Hint for an error about a tensor on device `got` instead of `expected`. */
 const char *ts_move_hint(ts_device got, ts_device expected);
 /**
- * Device memory for the temporaries of a thread's calls while a plan is captured
- * (compile/capture.c). Each call starts at `base` again, so a repeated capture gets the same
- * addresses. With base NULL the workspace only adds up the sizes, and the backend allocates.
+ * Device memory for the temporaries of a thread's calls while compile/capture.c captures a plan in
+ * a device graph. Each call starts at `base` again, so a repeated capture gets the same addresses.
+ * If base is NULL, the workspace only adds up the sizes and the backend allocates.
  */
 typedef struct ts_workspace {
     ts_device device;
@@ -71,9 +70,11 @@ void ts_device_release(ts_device device, void *data, int64_t bytes);
  * Copies bytes between any two devices with memory. A copy to the host waits for the values; a copy
  * to a device is queued on the current stream of the destination. A copy between devices of two
  * backends, or of a backend without copy_between(), goes through the host, which waits for the
- * current stream of the source. Errors:
- * TS_ERR_DEVICE (a device has no memory), TS_ERR_UNSUPPORTED (in a capture, unless both are the
- * same device), TS_ERR_MEMORY, those of the backend. bytes of 0 or less copy nothing.
+ * current stream of the source. bytes <= 0 copies nothing.
+ *
+ * Errors: TS_ERR_DEVICE (a device has neither host memory nor a loaded backend), TS_ERR_UNSUPPORTED
+ * (in a capture, unless both devices are the same or both are the CPU), TS_ERR_MEMORY, those of the
+ * backend.
  */
 ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *source,
                          int64_t bytes);

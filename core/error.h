@@ -1,4 +1,4 @@
-/** @file error.h  Internal functions that record failures. */
+/** @file error.h  Internal functions that write the calling thread's error record. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_ERROR_H
 #define TS_CORE_ERROR_H
@@ -6,11 +6,12 @@
 #include "core/base.h"
 #include "include/tessera/check.h"
 
-/** The per-thread record. */
+/** The error record of a thread: its last failure. */
 struct ts_error {
     ts_status code;
     bool located;  /* the message ends with a location, see ts_error_within() */
-    bool reported; /* the outermost call returned this failure: the next failure replaces it */
+    bool reported; /* the outermost call has returned this failure, so if a later call fails without
+                      a record, the dispatcher records a new failure */
     unsigned count; /* failures recorded so far, modulo 2^32 */
     const void *site;
     char op[48];
@@ -26,8 +27,8 @@ TS_COLD ts_status ts_fail_op(ts_status code, const char *op, const void *site, c
  *  TS_ERR_NULL for `argument`. Returns the record's code. */
 TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *argument);
 /** Checks a frame or call that the library passed to a callback, and the callback to a public
- *  function: TS_ERR_NULL for NULL. name: the parameter's name in the header. The constant status
- *  lets the compiler keep the error's code out of the way of the other path. */
+ *  function: TS_ERR_NULL for NULL. name: the parameter's name in the header. The status is a
+ *  constant on both paths, so the compiler can move the error path out of line. */
 #define TS_CHECK_LENT(call, name)                                                                  \
     (TS_LIKELY((call) != NULL)                                                                     \
          ? (ts_status)TS_OK                                                                        \
@@ -38,17 +39,18 @@ TS_COLD ts_status ts_fail_within(const char *op, const void *site);
  *  failed without a record, records `status` with "WHAT failed without recording an error". */
 TS_COLD ts_status ts_fail_callback(ts_status status, const char *op, const void *site,
                                    const char *what);
-/** Writes the symbol of a code address, as "main+0x1c in prog" or, without a symbol, "prog+0x11c9",
- *  which addr2line takes; "?" for NULL or an address of no loaded file. Returns buffer. */
+/** Writes the symbol of a code address to buffer, such as "main+0x1c in prog". Without a symbol,
+ *  writes file and address for addr2line, such as "prog+0x11c9"; "?" for NULL and for an address
+ *  outside of the loaded files. Returns buffer. */
 const char *ts_format_site(char *buffer, size_t size, const void *site);
 /**
- * Writes text to out so that a terminal does not interpret it: invalid UTF-8, control characters
- * (C1 too), tags, invisible marks and marks that change the direction become \xNN. With `lines`,
- * line feeds and tabs stay. Text that does not fit is cut. Returns out. Print texts from files and
- * callers through this function.
+ * Writes text to out so that a terminal does not interpret it: the bytes of invalid UTF-8, control
+ * characters (C0 and C1), Unicode tags, invisible marks and marks that change the direction become
+ * \xNN. With `lines`, line feeds and tabs stay. Text that does not fit is cut. Returns out. Print
+ * texts from files and callers through this function.
  */
 const char *ts_escape(char *out, size_t size, const char *text, bool lines);
-/** Reads the topics that TS_LOG names. */
+/** Reads the topics of the log from the environment variable TS_LOG. */
 void ts_log_from_environment(void);
 
 #endif

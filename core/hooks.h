@@ -26,7 +26,8 @@ typedef struct ts_hooks {
     void (*storage_allocated)(ts_thread *thread, ts_storage *s);
     /** dispatch/memory_log.c: called before a storage in the log is freed. */
     void (*storage_freed)(ts_storage *s);
-    /** dispatch/: called when a thread ends, before its heap is released. */
+    /** dispatch/timers_switch.c: called when a thread that has timers ends, before its heap is
+     *  released. */
     void (*thread_ended)(ts_thread *thread);
     /** ops/copy.c: a contiguous tensor of dtype with t's values, owned by the caller;
      *  NULL on failure. */
@@ -53,7 +54,7 @@ typedef struct ts_hooks {
     ts_status (*hold_leaf)(ts_node *leaf);
     /** layers/autocast.c: runs body under the autocast state of an earlier call. */
     ts_status (*run_autocast)(uint32_t state, ts_status (*body)(void *ctx), void *ctx);
-    /** layers/autocast.c: empties the calling thread's cache of casts. */
+    /** layers/cast_cache.c: empties the calling thread's cache of casts. */
     void (*clear_cast_cache)(void);
 } ts_hooks;
 
@@ -65,11 +66,13 @@ extern ts_hooks ts_above;
 extern _Atomic uint64_t ts_epoch;
 /** Number of replays that hold storages. */
 extern _Atomic int32_t ts_replays;
+/** Counts a change: no earlier call can be replayed any more. */
 TS_INLINE void ts_epoch_ends(void)
 {
     atomic_fetch_add_explicit(&ts_epoch, 1, memory_order_relaxed);
 }
-/** ts_epoch_ends() for a change of a tensor on s, if the recording or a replay holds s. */
+/** ts_epoch_ends() for a change of a tensor on s, if there are replays and the calling thread's
+ *  recording or a replay holds s. */
 TS_INLINE void ts_epoch_ends_for(const ts_storage *s)
 {
     if (TS_UNLIKELY(atomic_load_explicit(&ts_replays, memory_order_relaxed)) && ts_above.holds(s))

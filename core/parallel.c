@@ -331,8 +331,7 @@ void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *
     atomic_store_explicit(&pool.busy, false, memory_order_release);
 }
 
-/* A loop that still runs at process exit keeps its workers; later loops find the pool busy and run
- * inline. */
+/* Workers of a loop that still runs stay. Otherwise `busy` stays set, so later loops run inline. */
 void ts_parallel_stop(void)
 {
     if (atomic_exchange(&pool.busy, true))

@@ -44,14 +44,14 @@ void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *
 void ts_threads_pin(void);
 void ts_threads_unpin(void);
 
-/** Ends the workers when the library unloads. If a loop is running, they stay. Later loops run in
- *  their callers. */
+/** Ends the workers when the library unloads; later loops run in their callers. Does nothing while
+ *  a loop uses the pool. */
 void ts_parallel_stop(void);
 /** Resets the pool in a forked child, which has no workers. */
 void ts_parallel_forked(void);
 
-/** True inside a body of a loop that uses the pool: further loops then run in the calling thread.
- *  False inside a body of a loop that runs its whole range in the caller. */
+/** True inside a body of a loop that uses the pool: inner loops then run in the calling thread.
+ *  A loop that runs its whole range in its caller does not change the value. */
 bool ts_in_parallel(void);
 
 #endif

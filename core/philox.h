@@ -1,9 +1,13 @@
 /*
  * Philox4x32-10: random bits as a pure function of (seed, counter), after Salmon et al., "Parallel
- * random numbers: as easy as 1, 2, 3" (SC 2011). Every backend computes these formulas.
+ * random numbers: as easy as 1, 2, 3" (SC 2011).
+ *
+ * Every backend computes the formulas below, and all give the same words and uniform numbers.
+ * Normals may differ in the last bits; those in f32 are computed in f64 on the CPU and in f32 on
+ * CUDA.
  *
  * Key: the 64-bit seed as two words, low first. Counter: (low, high, 0, 0) of a 64-bit position. A
- * draw of n elements reserves blocks of four words starting at `offset`:
+ * draw of n elements reserves blocks of four words w0 to w3, starting at position `offset`:
  *
  *   f32 and 32-bit draws  element i takes word i % 4 of block offset + i / 4
  *   f64 draws             element i takes words 2 * (i % 2) and the next of block offset + i / 2
@@ -11,7 +15,7 @@
  *   uniform f64 in [0,1)  ((w1 << 32 | w0) >> 11) * 2^-53
  *   normal f32            Box-Muller on the words (0, 1) and (2, 3) of a block:
  *                         u1 = (float)w0 * 2^-32 + 2^-33 in (0,1], u2 = (float)w1 * 2^-32,
- *                         r = sqrt(-2 ln u1); even lane r cos(2 pi u2), odd lane r sin(2 pi u2)
+ *                         r = sqrt(-2 ln u1); even element r cos(2 pi u2), odd r sin(2 pi u2)
  *   normal f64            the same on the two 53-bit numbers k0, k1 of a block:
  *                         u1 = (k0 + 1) * 2^-53 in (0,1], u2 = k1 * 2^-53
  */
@@ -22,9 +26,11 @@
 #include <math.h>
 #include <stdint.h>
 
+// Multipliers of the paper.
 #define TS_PHILOX_M0 0xD2511F53u
 #define TS_PHILOX_M1 0xCD9E8D57u
-#define TS_PHILOX_W0 0x9E3779B9u // added to the key between rounds: golden ratio, sqrt(3) - 1
+// Added to the key's words between rounds: fractions of the golden ratio and sqrt(3), times 2^32.
+#define TS_PHILOX_W0 0x9E3779B9u
 #define TS_PHILOX_W1 0xBB67AE85u
 
 typedef struct ts_philox_block {
@@ -56,7 +62,7 @@ static inline ts_philox_block ts_philox(uint64_t seed, uint64_t position)
 static inline uint64_t ts_philox_blocks_32(uint64_t n) { return n / 4 + (n % 4 != 0); }
 static inline uint64_t ts_philox_blocks_64(uint64_t n) { return n / 2 + (n % 2 != 0); }
 
-/** The 32 bits, or 64 bits, of element i of the draw at `offset`. */
+/** The random bits of element i of the draw at `offset`: 32 or 64. */
 static inline uint32_t ts_philox_u32(uint64_t seed, uint64_t offset, uint64_t i)
 {
     return ts_philox(seed, offset + i / 4).w[i % 4];
@@ -86,7 +92,7 @@ static inline double ts_philox_uniform_f64(uint64_t seed, uint64_t offset, uint6
 
 #define TS_PHILOX_2PI 6.283185307179586476925
 
-/** Two standard normals from two words; computed in f64, so that each is right to 1 ulp of f32. */
+/** Two standard normals from two words, computed in f64 and rounded to f32. */
 static inline void ts_philox_normal_pair_f32(uint32_t w0, uint32_t w1, float z[2])
 {
     float u1 = (float)w0 * 0x1p-32f + 0x1p-33f, u2 = (float)w1 * 0x1p-32f;

@@ -1,6 +1,6 @@
-/** @file process.h  Locks and threads across forks and the end of the process. Each registration is
- * a static variable of its macro, so their number has no limit and no registration fails. A place
- * in the code may register only one lock or hook; further calls there are ignored. */
+/** @file process.h  Locks and hooks for fork() and for the end of the process. Each use of a macro
+ * below keeps its registration in a static variable of its own, so registrations have no limit and
+ * never fail. One use registers one lock or hook: if it runs again, the call is ignored. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_PROCESS_H
 #define TS_CORE_PROCESS_H
@@ -14,8 +14,8 @@ void ts_process_install(void);
 /** A lock that fork() holds. */
 typedef struct ts_guarded_lock {
     pthread_mutex_t *lock;
-    pthread_mutex_t unlocked; /* the lock when it was free; a child restores this state, because its
-                                 thread id differs from that of the lock's owner */
+    pthread_mutex_t unlocked; /* copy of the free lock, which a child restores: it cannot unlock,
+                                 because its thread id differs from that of the lock's owner */
     struct ts_guarded_lock *below, *above; /* registered before and after this lock */
 } ts_guarded_lock;
 /** A hook in one of the lists below. */
@@ -58,15 +58,16 @@ void ts_process_add_hook(ts_process_hooks *list, ts_process_hook *entry, void (*
 /** Waits until the lock is free, at most a second; false if it is still held. */
 bool ts_process_await_lock(pthread_mutex_t *lock);
 /** For a report after a crash: frees each guarded lock that no thread releases within a second. The
- *  crashed thread holds it while it waits for the report, so the data may be inconsistent. */
+ *  crashed thread may hold such a lock while it waits for the report, so the lock's data may be
+ *  inconsistent. */
 void ts_process_break_locks(void);
 /** Registers a hook that runs in each forked child after the locks are released. The child has only
  *  the forking thread. */
 #define TS_FORK_IN_CHILD(hook) TS_ADD_HOOK(&ts_in_child, hook)
 
 /** Registers the exit() handler that notes the end of the process. Call it when the library loads
- * and when a second thread begins to use the library; also after other libraries have registered
- * exit() handlers before which this one must run (handlers run in reverse order). */
+ * and when one of its first two threads begins to use it; also after other libraries have
+ * registered exit() handlers before which this handler must run (they run in reverse order). */
 void ts_process_watch_end(void);
 /** Registers a hook that runs at process end, before the destructors of other libraries. */
 #define TS_PROCESS_AT_END(hook) TS_ADD_HOOK(&ts_at_end, hook)

@@ -1,6 +1,7 @@
 /**
- * @file recorder.h  Events that lower rooms report to the recorder of a trace (tracing/): begin and
- * end of groups of calls, and changes of tensors outside of calls.
+ * @file recorder.h  Events that lower rooms report to the recorder of a trace (tracing/) or of a
+ * compiled call (compile/): begin and end of groups of calls, and changes of tensors outside of
+ * calls.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_RECORDER_H
@@ -10,8 +11,9 @@
 
 #define TS_NO_REGION UINT32_MAX
 
-/** Callbacks of a recorder, the first member of the recorder's own, larger struct. A recorder
- *  receives the events of its own thread only. */
+/** Callbacks of a recorder: that of a trace (tracing/layer.c) or of a compiled call
+ *  (compile/notes.c), whose struct begins with this one. A recorder receives the events of its own
+ *  thread only. */
 struct ts_recorder {
     /** Starts the region `name`, a group of calls that ends with leave(). TS_NO_REGION if its calls
      *  are not recorded. */
@@ -24,7 +26,7 @@ struct ts_recorder {
     /** The current call computed result i, which the caller did not request, to save it for
      *  backward. */
     void (*extra)(ts_recorder *r, int i, ts_tensor *t);
-    /** A tensor was created from host values. */
+    /** ts_from_array() has created t. */
     void (*constant)(ts_recorder *r, ts_tensor *t);
     /** grad_read: a leaf's gradient is about to be read. grad_set: `grad` has become the
      *  leaf's gradient; NULL: the gradient is about to be removed. */

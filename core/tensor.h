@@ -1,4 +1,10 @@
-/** @file tensor.h  The tensor and its storage. */
+/**
+ * @file tensor.h  The tensor and its storage.
+ *
+ * A tensor is a header (sizes, strides, keys, autograd state) over a storage, which owns the
+ * memory. Aliases share a storage. Both structs count references; a temporary is in the list of its
+ * scope, which owns one reference.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_TENSOR_H
 #define TS_CORE_TENSOR_H
@@ -53,7 +59,7 @@ TS_INLINE ts_kind ts_kind_of(ts_dtype dtype, int ndim, ts_device device)
 /** Shape, dtype and device of a tensor that may not exist yet; sizes are borrowed. */
 typedef struct ts_meta {
     const int64_t *sizes;
-    int64_t numel; /* 0: not computed; sizes not yet checked */
+    int64_t numel; /* 0: empty, or not computed; the sizes are then not yet checked */
     TS_KIND_MEMBERS;
 } ts_meta;
 
@@ -95,6 +101,7 @@ typedef struct ts_storage {
     void (*release)(void *foreign, void *data, int64_t bytes); /* NULL: the data is the library's */
 } ts_storage;
 
+/** Bits of ts_tensor.flags. */
 enum {
     TS_TENSOR_CONTIGUOUS = 1,
     TS_TENSOR_REQUIRES_GRAD = 2, /* requested for a leaf, or the result of a recorded op */
@@ -111,7 +118,8 @@ struct ts_tensor {
     TS_KIND_MEMBERS;       /* device equals storage->device */
     uint8_t flags, output; /* output: index among the results of node */
     ts_node *node;       /* owned; NULL for leaves */
-    ts_grad_meta *grad;  /* owned; leaf's gradient, accumulator, hooks; NULL until needed */
+    ts_grad_meta *grad;  /* owned; gradient and accumulator of a leaf (autograd/node.h), or a kept
+                            gradient; NULL until needed */
     uint64_t id;         /* id in the graph that recorded it; 0: none (tracing/graph.h) */
     ts_tensor *next, **link; /* position in the scope's list; link is NULL outside scopes */
     int64_t sizes[TS_MAX_DIMS];
@@ -122,7 +130,8 @@ struct ts_tensor {
  *  is not. */
 #define TS_INLINE_DATA 1024
 
-/** Frees a storage whose last reference was released: its data, or calls s->release, and s. */
+/** Frees a storage whose last reference was released: calls s->release if set, otherwise frees the
+ *  data; then frees s. */
 void ts_storage_destroy(ts_storage *s);
 
 /** The purpose of s; relaxed, because another thread may be raising it. */

@@ -10,7 +10,8 @@
  *  system, with its size. If it returns true, the allocation fails. */
 extern bool (*ts_alloc_fault)(size_t bytes);
 
-/** Factor on the duration of the measurements of the machine's ceilings; default 1. */
+/** Factor on the duration of the measurements of the machine's ceilings (peak rates and bandwidths,
+ *  profile/calibrate.c); default 1. */
 extern double ts_measure_time;
 struct ts_prof_machine;
 /** Replaces the measured ceilings; NULL: the next profile measures again. */
@@ -20,8 +21,8 @@ struct ts_device_part;
  *  the next profile measures again. */
 void ts_prof_assume_device(const struct ts_device_part *part);
 
-/** Milliseconds that a report of TS_PROF waits for another thread that writes a report, and, after
- *  a signal, for the times of devices. [1]: the wait after a crash. */
+/** How many ms a report of TS_PROF waits for another thread that writes a report and, after a
+ *  signal, for the times of devices. [0]: the usual wait; [1]: the wait after a crash. */
 extern int ts_profile_wait_ms[2];
 
 /** Maximum number of event blocks (TS_EVENT_CHUNK events each) over all threads. */

@@ -1,4 +1,4 @@
-/** @file thread.h  The library's state of each thread, in one struct. */
+/** @file thread.h  The per-thread state that several rooms share, in one struct: ts_tls. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_THREAD_H
 #define TS_CORE_THREAD_H
@@ -22,8 +22,8 @@ enum {
     TS_THREAD_TIMING = 2,    /* timers are on, or a profile records */
     TS_THREAD_RECORDING = 4, /* a profile records; only together with TIMING */
     TS_THREAD_DETAIL = 8,    /* the profile times parts of calls; only together with RECORDING */
-    TS_THREAD_WATCHING = 16  /* a schedule waits: calls are compared with the updates of parameters,
-                                which end steps */
+    TS_THREAD_WATCHING = 16  /* a profile's schedule waits for a step: each call is tested for an
+                                update of parameters, which ends a step */
 };
 
 /** Deeper nesting of calls is an error (endless recursion). A power of two, so one bit test detects
@@ -36,7 +36,7 @@ enum {
     ts_recorder *recorder; /* of the running trace or compiled call; NULL: none */                 \
     struct ts_lazy *lazy;  /* recording of the running compiled call; NULL: none */                \
     ts_tape *tape; /* of the running checkpointed function; NULL: nodes save tensors */            \
-    struct ts_user_code *user_code; /* that a backward currently runs (autograd/engine.h) */       \
+    struct ts_user_code *user_code; /* hook or function that a backward runs; NULL: none */        \
     ts_autocast_region *region; /* innermost autocast region; NULL: none */                        \
     uint32_t autocast;          /* ts_autocast_state */                                            \
     bool no_cast_cache;         /* the autocast region does not cache casts */                     \
@@ -62,7 +62,7 @@ struct ts_thread {
         };
     };
     _Atomic ts_keyset include_all; /* set by ts_layer_enable_all() from any thread */
-    _Atomic uint32_t state;        /* other threads write it only to switch timers */
+    _Atomic uint32_t state;        /* other threads write it only to switch timers and profiles */
     ts_block *scope; /* the innermost open scope, an entry of `blocks` */
     ts_heap *heap;
     ts_timers *timers;
@@ -108,8 +108,8 @@ void ts_scopes_from_environment(void);
 void ts_scopes_remove(void);
 /** Calls visit for each live thread under the list's lock. */
 void ts_thread_walk(void (*visit)(ts_thread *thread, void *ctx), void *ctx);
-/** Sets and clears bits of the include_all and the state that new threads start with; use
- *  ts_thread_walk() for running threads. */
+/** Sets and clears bits of the include_all and the state that new threads start with. Running
+ *  threads are changed through ts_thread_walk(). */
 void ts_thread_defaults(ts_keyset include_set, ts_keyset include_clear, uint32_t state_set,
                         uint32_t state_clear);
 

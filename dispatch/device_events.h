@@ -9,8 +9,9 @@
 
 /** Begins recording. False if the backend has no events that measure time, or they fail. */
 bool ts_device_events_begin(const ts_backend *backend);
-/** Ends the calling thread's interval, if one is open. If `kernel`, begins the next interval, with
- *  the tag `tag`. Does nothing while the thread captures a graph. */
+/** Ends the calling thread's interval, if one is open. kernel: true if the thread is about to run a
+ *  kernel of the backend, which begins the next interval; tag: of that interval. Does nothing while
+ *  the thread captures a graph. */
 void ts_device_events_tag(const ts_backend *backend, uint64_t tag, bool kernel);
 /** Drops the intervals recorded so far. */
 void ts_device_events_drop(void);

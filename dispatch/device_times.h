@@ -11,9 +11,11 @@
 
 #include "dispatch/marks.h"
 
-/* Bits of a tag, from the highest: 44 bits of the row's hash, the number of resets modulo 16, the
- * step modulo 65536. TS_TAG_STEP and TS_TAG_RESET are widths; TS_TAG_ROW is the row's lowest
- * bit. */
+/* A tag, from the highest bit:
+ *   44 bits  highest bits of the row's hash; 0: no row
+ *    4 bits  number of resets, modulo 16
+ *   16 bits  step, modulo 65536
+ * TS_TAG_STEP and TS_TAG_RESET are widths; TS_TAG_ROW is the row's lowest bit. */
 enum { TS_TAG_STEP = 16, TS_TAG_RESET = 4, TS_TAG_ROW = TS_TAG_STEP + TS_TAG_RESET };
 
 /** The row's bits of a tag: its hash >> TS_TAG_ROW; 0: no row. */
@@ -66,7 +68,8 @@ typedef struct ts_device_clock {
 /** The clocks of the last recording; NULL: unknown. */
 const ts_device_clock *ts_device_times_clock(void);
 
-/** Names scopes and steps as ranges for other tools, until the recording ends. */
+/** Switches ranges on, until the recording ends: backends with profile_range() pass scopes and
+ *  steps to other tools as named ranges (on CUDA by NVTX, the NVIDIA Tools Extension). */
 void ts_device_times_name_ranges(bool on);
 /** Ends the range "step", if one is open, and begins the next. */
 void ts_device_times_range_step(void);

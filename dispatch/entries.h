@@ -19,11 +19,11 @@ TS_INLINE void ts_plan_open(ts_frame *f, ts_plan *plan)
 /** True if t is an argument of the call, or a member of one. */
 bool ts_is_argument(const ts_frame *f, const ts_tensor *t);
 
-/** True if a result's number of elements is known and its bytes fit 63 bits, whatever dtype a rule
- *  has set: the sizes need no check. */
+/** True if a result's number of elements is known, above 0 and at most 2^59. Its bytes then fit 63
+ *  bits in every dtype, so the sizes need no check. */
 TS_INLINE bool ts_meta_fits(const ts_meta *m) { return ((uint64_t)m->numel - 1) >> 59 == 0; }
 
-/** Checks each destination: it fits the planned result, and no argument overlaps it in memory,
+/** Checks that each destination fits the planned result and that no argument overlaps it in memory,
  *  except an operand with the same address, sizes, strides and dtype. TS_ERR_SHAPE, TS_ERR_DTYPE,
  *  TS_ERR_DEVICE, TS_ERR_VALUE. */
 ts_status ts_check_given(const ts_frame *f);
@@ -32,10 +32,12 @@ ts_status ts_check_given(const ts_frame *f);
 ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts_meta *m);
 
 /**
- * Delivers `made`, results of a kernel that makes its own or of a second run of f's call (in f32,
- * or on the CPU), to f->rets, and takes over their references. Values are copied to a destination,
- * whose version is incremented and whose bit in f->plan->delivered is set, and to a new result in
- * f->rets of another dtype. Other results replace the entries of f->rets.
+ * Delivers `made` to f->rets and takes over the references. `made` are the results of a kernel that
+ * creates its own, or of a second run of f's call (in f32, or on the CPU). In f->rets
+ *  - a destination gets the values by a copy. Its version is incremented, and its bit in
+ *    f->plan->delivered is set if f has a plan;
+ *  - a new result of another dtype gets the values by a copy;
+ *  - any other entry is replaced by the result.
  * @param status  status of the kernel or run; an error only releases the results
  * @return status, or the error of a copy
  */

@@ -39,13 +39,14 @@ TS_INLINE ts_value ts_box_ints(const int64_t *ints, uint32_t count)
 /** The slow path into a call: thread set-up, timers, Philox counters of random ops, the check of
  *  the nesting depth (TS_ERR_STATE), and calls without keys. Returns the call's status. */
 TS_COLD ts_status ts_call_slow(ts_frame *f);
-/** Error path of a call: releases its results and records an error if the kernel recorded none.
+/** Error path of a call: releases its new results and records an error if the kernel recorded none.
  *  Returns the status of the recorded error. */
 TS_COLD ts_status ts_call_failed(ts_frame *f, ts_status status);
 /** Error path of a kernel that returned TS_OK without the first result: TS_ERR_INTERNAL. */
 TS_COLD ts_status ts_fail_no_result(ts_frame *f);
-/** ts_adopt_result() for an argument that a kernel gave as the result: it stays in its scope.
- *  Refuses TS_NONE, whose link is not NULL either. */
+/** ts_adopt_result() for a tensor that is in a scope already, such as an argument that the kernel
+ *  returns: the tensor stays in that scope. NULL with TS_ERR_INTERNAL if the kernel did not add a
+ *  reference for the caller, and for TS_NONE, whose link is not NULL either. */
 TS_COLD ts_tensor *ts_adopt_linked(ts_tensor *t, int op, const void *site);
 /** Error path of boxing: tensor or list argument `index` is NULL, or a list has a NULL member.
  *  Returns TS_ERR_NULL, or for tensors the code of a recorded failure, which caused the NULL. */
@@ -57,8 +58,9 @@ TS_INLINE bool ts_is_refused(const ts_value *v)
 }
 /** TS_ERR_VALUE for an argument that ts_value_refused() made. */
 TS_COLD ts_status ts_fail_refused(int op, int index, const ts_value *v, const void *site);
-/** TS_ERR_NULL for a destination that is NULL or TS_NONE. Names argument 0 if it is the
- *  destination, as in an in-place form, else `out`. */
+/** TS_ERR_NULL for a destination that is NULL or TS_NONE; for NULL the code of a recorded failure,
+ *  which caused the NULL. Names argument 0 if it is the destination, as in an in-place form, else
+ *  `out`. */
 TS_COLD ts_status ts_fail_destination(int op, const ts_value *args, int nargs, const ts_tensor *out,
                                       const void *site);
 /** TS_ERR_UNSUPPORTED for a call without a key to visit. */
@@ -142,7 +144,8 @@ TS_INLINE void ts_depth_restore(const uint16_t *depth) { ts_tls.depth = *depth; 
  * Calls an op from its highest key: collects the keys of arguments and given results, then runs the
  * slot of the highest key.
  * @param given  bit i: rets[i] is a destination, which the caller owns
- * @param want   bit i: result i is wanted; on TS_OK a wanted result 0 is set, the caller owns it
+ * @param want   bit i: result i is wanted. On TS_OK the caller owns the results that the kernel
+ *               set; a wanted result 0 is always set
  * @param site   return address of the public function, for errors
  */
 TS_INLINE_LONG ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *rets,

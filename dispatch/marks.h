@@ -34,8 +34,9 @@ void *ts_timer_group_enter(ts_thread *thread, const ts_group_call *calls, int co
 /** Ends the call that ts_timer_group_enter() began; a NULL token is allowed. */
 void ts_timer_group_leave(ts_thread *thread, void *token);
 
-/** Counts the thread's time as the profiler's own until ts_timer_part_enter(). Returns a
- *  token for it and for ts_timer_group_leave(); NULL if no profile records. */
+/** Prepares a call of a group on the CPU: counts the thread's time as the profiler's own until
+ *  ts_timer_part_enter() begins the call, which ts_timer_group_leave() ends. Returns the token for
+ *  these two functions; NULL if no profile records. */
 void *ts_timer_own(ts_thread *thread);
 
 /** The row and the work of a part of a graph. */
@@ -43,8 +44,8 @@ typedef struct ts_graph_part {
     ts_tally_row *row; /* NULL: none */
     ts_work work;
 } ts_graph_part;
-/** Begins a call of a part that runs on the CPU; without a row, the time belongs to the row that
- *  was active before. */
+/** Begins the call. Without part->row, its time belongs to the row that was active before
+ *  ts_timer_own(). Does nothing if token is NULL. */
 void ts_timer_part_enter(ts_thread *thread, void *token, const ts_graph_part *part);
 /** A number that identifies the recording and the thread's scope; rows of ts_graph_row() are valid
  *  while it stays the same. 0: no profile records, or memory is short. */

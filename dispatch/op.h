@@ -1,5 +1,7 @@
 /**
- * @file op.h  Description of an op, and the plan that its infer function writes.
+ * @file op.h  The structs of the dispatcher: an op's schema, description and table of slots, and
+ * the plan of a call. The op's shape rule (`infer`) writes the plan, a generic entry completes it,
+ * and the kernel reads it.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_OP_H
@@ -94,7 +96,8 @@ typedef struct ts_fold_share {
 struct ts_plan {
     uint16_t cast;          /* bit i: the entry casts argument i to dtype `compute` */
     uint16_t strided;       /* bit i: argument i may have any strides, even if the kernel does not
-                               declare TS_TAKES_STRIDES */
+                               declare TS_TAKES_STRIDES. No effect if the kernel needs contiguous
+                               tensors (ts_op_table.packed) */
     uint16_t last;          /* bit i: the kernel gets argument i channels-last without gaps
                                (ts_is_dense_last()), in `order`; the entry copies an argument of
                                another layout. No effect if the kernel needs contiguous tensors
@@ -114,12 +117,12 @@ struct ts_plan {
     uint8_t compute;        /* dtype in which the kernel computes */
     bool converts;          /* the kernel converts to the result's dtype, which the kernel's
                                declared dtypes must include */
-    uint8_t rows;           /* ops that compute each row of args[0] separately: number of its last
-                               dims that form a row, plus TS_ROWS_SUMMED or not. Rules of other ops
-                               do not set it, so a reader sets it to 0 before the rule runs */
+    uint8_t rows;           /* for ops that compute each row of args[0] separately: number of
+                               args[0]'s last dims that form a row, plus the flag
+                               TS_ROWS_SUMMED. Only these ops set it, so its reader, compile/, sets
+                               it to 0 before the rule runs */
     uint16_t widens;        /* bit i: list argument i may have bf16 and f16 members, with the same
-                               results as for their f32 copies. A reader sets it to 0 before the
-                               rule runs, like `rows` */
+                               results as for their f32 copies. Set and read like `rows` */
     ts_meta ret[TS_MAX_RETS]; /* sizes, dtypes and devices of the results */
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS]; /* memory for these sizes, unless they are borrowed */
     int64_t dim;            /* the dim along which the op works */
@@ -149,7 +152,7 @@ struct ts_plan {
 };
 
 /** A kernel calls this if it fails before its first write, so that no destination's version is
- *  incremented. */
+ *  incremented. Arguments that the schema marks as written, (a!), are still counted. */
 TS_INLINE void ts_wrote_nothing(const ts_frame *f) { f->plan->delivered = f->given; }
 /** Returns status, the result of a kernel's check before its first write; calls ts_wrote_nothing()
  *  if it is an error. */
@@ -162,6 +165,7 @@ TS_INLINE ts_status ts_checked(const ts_frame *f, ts_status status)
 
 /* ----------------------------------------------------------------------------------- op ---- */
 
+/** Bits of ts_op_info.flags; 16 is TS_OP_CHECKED (registry.h). */
 enum {
     TS_OP_RANDOM = 1,      /* has a reserve function */
     TS_OP_BY_PARTS = 2,    /* if a gradient is needed and the op has no rule, the composite's ops
@@ -173,18 +177,19 @@ enum {
 typedef ts_status (*ts_infer)(ts_frame *f);
 typedef struct ts_vjp ts_vjp; /* autograd/vjp.h */
 
+/** The description of an op. */
 typedef struct ts_op_info {
     const char *name, *schema_text, *doc;
     ts_op_kind kind;
     uint32_t flags;
-    ts_infer infer;
+    ts_infer infer; /* the shape rule; NULL: none */
     ts_infer rule;  /* the program's rule of an op registered at run time, which infer runs */
     ts_kernel composite;
     uint64_t (*reserve)(const ts_frame *f); /* number of Philox counters of a call, whose arguments
                                                are not yet checked; NULL: not a random op */
     ts_cost cost;   /* work of a call; NULL: unknown */
     float each;     /* operations per element, for ts_cost_each() */
-    const void *site; /* call site of the registration */
+    const void *site; /* call site of the registration; NULL for the library's ops */
     ts_schema schema;
 } ts_op_info;
 
@@ -235,17 +240,18 @@ typedef struct ts_kernel_def {
  *  failure. Errors: TS_ERR_REGISTRY, TS_ERR_MEMORY. */
 ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, const char *site);
 
-/** Generic entries (fill.c, enter.c). A table puts one into each backend slot; the entry prepares
- *  the call and runs the backend kernel in `impl`. fill: ops with a shape rule, whose results it
- *  creates. view: ops that return aliases. whole: kernels and composites that create their own
- *  results. */
+/** Generic entries (fill.c, enter.c). A table puts one into each backend slot that has a kernel, a
+ *  composite or only a shape rule. The entry prepares the call and runs the backend kernel in
+ *  `impl`. fill: ops with a shape rule; the entry creates their results. view: ops that return
+ *  aliases. whole: kernels and composites that create their own results. */
 ts_status ts_enter_fill(ts_frame *f);
 ts_status ts_enter_view(ts_frame *f);
 ts_status ts_enter_whole(ts_frame *f);
-/** ts_enter_whole() for kernels from outside, which may fail after they have made results. */
+/** ts_enter_whole() for ops registered at run time and for backends with a struct: runs the op's
+ *  shape rule first, if there is one, and releases the results of a kernel that fails. */
 ts_status ts_enter_foreign(ts_frame *f);
-/** Runs before the other entries for a backend with its own memory: calls `supports` and checks the
- * devices of tensors. */
+/** The entry of a backend with its own memory: checks the devices of tensors, then, if the backend
+ *  has supports(), runs the shape rule and supports(), then the entry of the op's kind. */
 ts_status ts_enter_device(ts_frame *f);
 /** ts_run_parts() with ts_enter_whole() as the composite. */
 ts_status ts_enter_parts(ts_frame *f);
@@ -254,8 +260,8 @@ TS_COLD ts_status ts_drop_results(ts_frame *f, ts_status status);
 /** The infer function of ops registered at run time with a shape rule: runs that rule and checks
  *  that it declared each result and a valid compute dtype. TS_ERR_INTERNAL, TS_ERR_DTYPE. */
 ts_status ts_infer_declared(ts_frame *f);
-/** Runs an op's composite. If the op has a shape rule, the rule runs first, and the composite may
- * read its plan. */
+/** Runs an op's composite. For an op of kind TS_FILL the shape rule runs first, and the composite
+ * may read its plan. */
 ts_status ts_run_parts(ts_frame *f, ts_kernel composite);
 /**
  * A kernel for bf16 and f16: runs the call in f32 on copies and rounds the results once. The entry
@@ -289,10 +295,8 @@ ts_status ts_check_result(const ts_frame *f, const char *function, int i, const 
                           int ndim, ts_dtype dtype);
 /** TS_ERR_STATE if f has no plan, so that no shape rule runs. The error names `function`. */
 ts_status ts_check_rule(const ts_frame *f, const char *function);
-/** Records an error about argument `index` of the running op, with the names of op and argument;
- *  returns `code`. */
 /** TS_ERR_DTYPE for a call whose compute dtype is none of `dtypes`, a bit per dtype, in which its
- *  kernel can compute. Names the argument that has the compute dtype. */
+ *  kernel can compute. Names the argument that has the compute dtype, if there is one. */
 TS_COLD ts_status ts_fail_kernel_dtype(const ts_frame *f, uint16_t dtypes);
 /** Like ts_kernel_error(), for a member of a list: the message names "ARGUMENT[MEMBER]". member -1:
  *  the argument itself. */
@@ -302,6 +306,8 @@ TS_COLD ts_status ts_fail_member(const ts_frame *f, int arg, int64_t member, ts_
 /** For a public function without the op's name, such as ts_ones(): if the op's record has this call
  *  site, replaces the op's name in the record by the function's. Returns NULL. */
 TS_COLD ts_tensor *ts_fail_as(const char *function, int op, const void *site);
+/** Records an error about argument `index` of the running op, with the names of op and argument;
+ *  returns `code`. */
 #define ts_fail_arg(f, index, code, ...) ts_kernel_error(f, index, code, NULL, __VA_ARGS__)
 #define ts_fail_arg_hint(f, index, code, hint, ...)                                                \
     ts_kernel_error(f, index, code, hint, __VA_ARGS__)

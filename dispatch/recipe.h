@@ -25,7 +25,8 @@
  *   band bor bxor bnot shl shr sar  bits; the shifts' second argument is a constant as #17
  *   iadd isub imul iabs imin imax ieq igt   of integers
  *   toint, tofloat                  between f32 and 32-bit integers; toint truncates
- *   ldexp                           x n ldexp: x * 2^n as vf_ldexp_fast(), f32
+ *   ldexp                           x n ldexp: x * 2^n in f32, as vf_ldexp_fast() computes it
+ *                                   (backends/cpu/vec.h)
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_RECIPE_H
@@ -35,10 +36,11 @@
 
 enum { TS_RECIPE_NUMBERS = 8 };
 
+/** The recipes of one kernel. */
 typedef struct ts_recipe {
     int op;
     ts_kernel kernel;    /* whose bits the text computes */
-    uint8_t variant;     /* of the kernel: 0 baseline, 1 AVX2, 2 AVX-512 */
+    uint8_t variant;     /* of the kernel: 0 baseline (NEON on AArch64), 1 AVX2, 2 AVX-512 */
     bool moves;          /* the kernel copies elements of the compute dtype without arithmetic, so a
                             bf16 or f16 result is not rounded and numbers are in that dtype */
     bool casts;          /* the kernel converts operand a to the result's dtype */

@@ -1,8 +1,11 @@
 /**
  * @file record.h  Rows of a profile: the calls of one op, layer, scope and, for backends, class of
- * shapes. Calls are of one class if their tensors have the same sizes, dtypes, devices and
- * contiguity, their lists of tensors the same length, and their bool arguments the same values. Of
- * a list only the first and the last tensor are compared.
+ * shapes.
+ *
+ * Calls are of one class if their tensors have the same sizes, dtypes, devices and contiguity,
+ * their lists of tensors the same length, and their bool arguments the same values. Of a list only
+ * the first and the last tensor are compared. Calls without tensors and bools, such as factories,
+ * are of one class if their lists of ints are equal.
  *
  * Each thread has its own table and is its only writer. A row keeps its address and lives as long
  * as the thread's timers, so a running call may hold a row across a reset. A row starts with a
@@ -27,7 +30,7 @@ typedef struct ts_tally_row {
     _Atomic int64_t unknown;      /* calls without a known cost */
     _Atomic int64_t examined;     /* calls among the first TS_TALLY_EXAMINED of the thread */
     _Atomic int64_t chained;      /* of these, calls of chained ops (ts_tally_chain()) that read the
-                                     result of such a call, or whose result such a call reads */
+                                     result of another chained call, or whose result one reads */
     uint64_t hash;
     uint32_t scope;
     uint16_t op;
@@ -82,7 +85,7 @@ typedef struct ts_event {
     uint32_t leave[TS_EVENT_LAYERS];
     uint32_t row; /* row of the lowest layer, which has the shapes */
     uint32_t scope;
-    uint32_t parent; /* number of the enclosing call's event + 1 */
+    uint32_t parent; /* number of the enclosing call's event + 1; 0: none */
     uint16_t op;
     uint16_t depth;
     uint8_t layers, shift;
@@ -168,12 +171,14 @@ TS_INLINE const char *ts_row_op(int op)
 ts_tally_row *ts_tally_part(ts_tally_table *r, ts_tally_row *whole, ts_part part);
 /** Combines a hash with that of a call's op and shapes. */
 uint64_t ts_tally_hash(const ts_frame *f, uint64_t hash);
-/** Adds the work of a call that ended to its row; nothing for layers and composites, whose inner
- *  calls do the work. flops, bytes: the values of r's counters when the call began. */
+/** Adds the work of a call that ended to its row. Adds nothing for layers, LAZY and META, which
+ *  compute nothing, and for composites, whose inner calls do the work. flops, bytes: the values of
+ *  r's counters when the call began. */
 void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, double flops,
                    double bytes);
-/** Sets the function that tells whether an op is a chained op: its calls count in
- *  ts_tally_row.chained. Rows ask it when they are made. */
+/** Sets the function that returns whether an op is a chained op: one that compile/ can join with
+ *  its neighbours in a group, such as a pointwise op. Calls of chained ops count in
+ *  ts_tally_row.chained. The function is called once per new row. */
 void ts_tally_chain(bool (*is_chained)(int op));
 /** Sums the ticks of all rows by TS_PART_*. */
 void ts_tally_sum(const ts_tally_table *r, int64_t parts[TS_PART_COUNT]);

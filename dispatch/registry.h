@@ -25,7 +25,8 @@ ts_status ts_registry_end(ts_status status);
  *  rule must stay valid until the process ends. */
 ts_status ts_vjp_set(const char *op, const ts_vjp *vjp);
 
-/** The slot of an op without a kernel on the backend: TS_ERR_UNSUPPORTED with a hint. */
+/** The slot of an op without a kernel on the backend: TS_ERR_UNSUPPORTED with a hint;
+ *  TS_ERR_DEVICE if the call names the device of an unknown backend. */
 ts_status ts_missing_kernel(ts_frame *f);
 /** Finds a tensor on another backend than f->key, or on another device than the tensors before it.
  *  Returns the argument's index, f->nargs for a destination, or -1 if there is none. Arguments may
@@ -40,8 +41,8 @@ ts_status ts_transfer(ts_frame *f);
 ts_status ts_unsupported_call(ts_frame *f);
 /** The CPU fallback of backends that allow it: runs the call on host copies of its tensors. */
 ts_status ts_round_trip(ts_frame *f);
-/** The slot of TS_KEY_ABSENT: an error for TS_NONE or a dead tensor where a tensor is required, or
- *  for an invalid device. */
+/** The slot of TS_KEY_ABSENT: an error for TS_NONE or a dead tensor where a tensor is required, for
+ *  an invalid device, or for a number that cannot be boxed (ts_value_refused()). */
 ts_status ts_fail_absent_tensor(ts_frame *f);
 
 #endif

@@ -140,8 +140,9 @@ void ts_timers_record_as(const ts_recording *r);
  *  @param traced  true if events were kept */
 const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost, int *thread,
                                bool *traced);
-/** Time in ns since the start of a thread of this process in which it was ready to run while its
- *  processor ran others. tid: the system's number of the thread. -1: the system does not count. */
+/** Time in ns, since a thread of this process started, in which the thread was ready to run while
+ *  its processor ran others. tid: the system's number of the thread. -1 if the system does not
+ *  provide it (Linux: /proc/self/task/TID/schedstat). */
 int64_t ts_preempted_ns(int tid);
 /** Length of a tick in ns, as calibrated. */
 double ts_timers_tick_ns(void);

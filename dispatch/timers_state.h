@@ -23,6 +23,7 @@ enum {
     OUTSIDE                                 /* no call is running */
 };
 
+/** The counters of one thread. */
 struct ts_timers {
     cell *running;         /* the cell that gets the time since the last stamp */
     _Atomic int64_t last;  /* tick of the last stamp */
@@ -46,8 +47,9 @@ struct ts_timers {
     cell cells[CELLS]; /* by op, then key; the system provides a page when it is first written */
 };
 
+/** State of the timers and of the profile's recording, for all threads. */
 struct ts_timing_state {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock;  /* held to change the fields that are not atomic */
     ts_timers *ended; /* timers of ended threads, newest first */
     int nended;
     _Atomic double ns_per_tick;
@@ -79,12 +81,15 @@ extern struct ts_timing_state ts_timing;
 /** Names of the cells for time outside of calls: ENGINE, STAMPS, OUTSIDE. */
 extern const char *const ts_timers_outside[3];
 
+/** True while the timers are on or a profile records. */
 static inline bool running(void)
 {
     return atomic_load_explicit(&ts_timing.on, memory_order_relaxed) ||
            atomic_load_explicit(&ts_timing.recording, memory_order_relaxed);
 }
 
+/* A counter has one writer at a time (its thread, or the holder of ts_timing.lock), so add() needs
+ * no atomic read-modify-write. */
 static inline int64_t get(const _Atomic int64_t *counter)
 {
     return atomic_load_explicit(counter, memory_order_relaxed);
@@ -105,6 +110,7 @@ static inline int64_t nanoseconds(void)
     return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
+/** The clock of the timers: the time stamp counter on x86-64, elsewhere nanoseconds(). */
 static inline int64_t ticks(void)
 {
 #if defined(__x86_64__)

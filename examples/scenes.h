@@ -11,8 +11,9 @@
 enum { SCENE_CLASSES = 3 }; // background, disc, box
 
 /** A source of images. Its dataset has two fields: the image (3, size, size) f32, with values from
- *  -1 to 1 (drawn scenes: plus noise), and the classes (size, size) i64. The dataset's payload is
- *  this struct, which must not move while a loader uses it. */
+ *  -1 to 1 (drawn scenes: noise and patterns exceed this range by at most 0.42), and the classes
+ *  (size, size) i64. The dataset's payload is this struct, which must not move while a loader uses
+ *  it. */
 typedef struct scenes {
     ts_dataset dataset;
     uint64_t seed;  // of drawn scenes
@@ -40,7 +41,7 @@ ts_status scenes_draw(scenes *s, uint64_t seed, int64_t size, int64_t classes);
  * error.
  */
 ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t classes, bool augment);
-/** Frees what scenes_open() allocated. */
+/** Frees the memory that scenes_open() allocated. */
 void scenes_close(scenes *s);
 
 /** Writes a PNG with three rows of pictures: the images x (n, 3, size, size) f32, their classes y,

@@ -18,7 +18,7 @@ typedef struct ts_element {
 bool ts_element_bytes(const ts_element *type, const int64_t *sizes, int ndim, int64_t *bytes);
 
 /** Reads the elements that begin at byte `at` of a file into a new tensor of the caller's scope.
- *  Errors: those of ts_span_read(), TS_ERR_MEMORY. */
+ *  NULL with an error: those of ts_span_read(), TS_ERR_SHAPE, TS_ERR_MEMORY. */
 ts_tensor *ts_element_read(const ts_element *type, const ts_span *file, int64_t at,
                            const int64_t *sizes, int ndim);
 

@@ -12,7 +12,7 @@ typedef struct ts_library {
     const char *const *names; /* names of n functions */
     void **functions;         /* receives the addresses of these functions */
     int n;
-    _Atomic int opened;
+    _Atomic int opened;       /* 1 after all functions have been found */
 } ts_library;
 
 /** Opens the library unless it is open, and fills `functions`. TS_ERR_UNSUPPORTED if the variable

@@ -22,7 +22,7 @@ typedef struct ts_manifest {
     int64_t step;
     int nfiles;
     ts_manifest_file *files; // nfiles
-    char *json; /* the caller's object as text; NULL is {} when writing */
+    char *json; /* the caller's JSON object as text; when writing, NULL means {} */
 } ts_manifest;
 
 /** True if name has 1 to 64 of the characters a-z A-Z 0-9 _ - and begins with a letter. */

@@ -14,7 +14,8 @@ ts_tensor *ts_npy_read(const ts_span *file);
  *  TS_ERR_DEVICE (not on the CPU), TS_ERR_DTYPE (NumPy lacks the dtype), TS_ERR_MEMORY, or an error
  *  of the recorded calls that compute t. */
 ts_tensor *ts_npy_writable(const char *op, ts_tensor *t);
-/** Writes the npy header of t, a contiguous tensor, and returns its length in bytes. */
+/** Writes the npy header of t, a contiguous tensor with a dtype that NumPy has, and returns the
+ *  header's length in bytes. */
 int ts_npy_header(const ts_tensor *t, char text[TS_NPY_HEADER]);
 
 #endif

@@ -1,12 +1,13 @@
-/** @file cast_cache.h  Casts of leaves that a thread keeps while it is in an autocast region. */
+/** @file cast_cache.h  Casts of leaves to the autocast dtype. The AUTOCAST layer keeps them per
+ * thread while the thread is in an autocast region, so a parameter is cast once per region. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_LAYERS_CAST_CACHE_H
 #define TS_LAYERS_CAST_CACHE_H
 
 #include "include/tessera/core.h"
 
-/** The cast of t to dtype, borrowed; NULL if the newest cast has another dtype, if there is none,
- *  or if t was written since. */
+/** The cached cast of t to dtype, borrowed; NULL if there is none, if the cast that was cached last
+ *  has another dtype, or if t was written since. */
 ts_tensor *ts_cast_cache_find(const ts_tensor *t, ts_dtype dtype);
 /** Caches a cast of t in place of an older one; takes references to t and the cast. Does nothing if
  *  out of memory. */

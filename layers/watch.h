@@ -19,7 +19,8 @@ typedef struct ts_watcher {
 
 /** Installs fork handlers for the lock of the watchers. */
 void ts_watchers_install(void);
-/** Enables or disables a layer for the calling thread or all threads. */
+/** Enables or disables a layer for the calling thread or all threads; the first call registers the
+ *  layer. TS_ERR_VALUE for an invalid scope; errors of the registration. */
 ts_status ts_watcher_switch(ts_watcher *w, ts_layer_scope scope, bool on);
 /** Passes a report to the target of ts_layers_report_to(), or to the log topic "layers" if there is
  *  no target. `what` is the finding, printed after the call; NULL: none. */

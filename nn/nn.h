@@ -73,9 +73,9 @@ ts_tensor *ts_nn_grad_norm(ts_optimizer *o);
 /**
  * Makes an optimizer step without a host sync. The tensors are 0-dim, on the parameters' device,
  * and may be NULL.
- * @param norm  norm of the gradients times factor, for clipping; NULL: computed if needed, without
- *              factor
- * @param factor  f32: multiplies gradients as they are read, before clipping
+ * @param norm    norm of the gradients after they are multiplied by factor, for clipping; NULL: if
+ *                the optimizer clips, the norm of the gradients as they are
+ * @param factor  f32: multiplies the gradients as the step reads them, before clipping
  * @param found   f32: if not 0, the device skips the step and does not count it
  */
 ts_status ts_nn_step(ts_optimizer *o, ts_tensor *norm, ts_tensor *factor, ts_tensor *found);
@@ -113,7 +113,7 @@ typedef struct ts_nn_draw {
 } ts_nn_draw;
 /** Index of the batch's entry i in the loader's range, from 0 to samples - 1. */
 int64_t ts_nn_drawn(const ts_nn_draw *d, int64_t i);
-/** A pseudorandom function of 64 bits. */
+/** Mixes 64 bits to 64 pseudorandom bits (Stafford's Mix13, the finalizer of SplitMix64). */
 uint64_t ts_nn_mix(uint64_t x);
 /** all * fraction, rounded down; `all` if fraction >= 1. */
 int64_t ts_nn_part(int64_t all, double fraction);

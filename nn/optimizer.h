@@ -6,7 +6,8 @@
 
 #include "nn/nn.h"
 
-/** Most states of a parameter, and the index of its f32 values. */
+/** Most states of a parameter, and the index in ts_nn_record.states of the f32 values that a bf16
+ *  or f16 parameter has (master weights). */
 enum { TS_NN_STATES = 3, TS_NN_MASTER = 2 };
 
 /** A parameter and its state. */

@@ -122,7 +122,7 @@ bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *o
 /**
  * The fast path of pointwise rules, for contiguous tensors of one dtype, device and shape: fills
  * the plan and the iteration space except for the result. Returns false for other arguments, and
- * for integer tensors if float_math.
+ * for integer and bool tensors if float_math.
  */
 TS_INLINE bool ts_plan_flat(ts_frame *f, int nargs, ts_dtype result, bool float_math)
 {
@@ -234,7 +234,7 @@ TS_INLINE bool ts_tensor_ok(const ts_tensor *t, const char *op, const char *name
  *  and in t's memory order. Overwrites args[0]; site: as for ts_call(). */
 ts_tensor *ts_invoke_ordered(const ts_tensor *t, int op, ts_value *args, int nargs,
                              const void *site);
-/* The same, if t is contiguous by one call with the arguments as they are. */
+/* ts_invoke_ordered(); for a contiguous t, one call with the arguments as they are. */
 #define TS_INVOKE_LIKE(t, op, ...)                                                                 \
     ({                                                                                             \
         ts_value args_[] = {__VA_ARGS__};                                                          \

@@ -1,10 +1,10 @@
 /**
  * @file parts.h  Functions shared by composites: casts, and return of results.
  *
- * A composite runs on a backend that lacks the op's kernel, or, for BY_PARTS ops, with AUTOGRAD on
- * instead of a fused kernel. If the op has a shape rule, the rule has checked the arguments and the
- * composite may read the plan. A composite keeps its tensors in its own scope until all results are
- * complete.
+ * A composite runs on a backend that lacks the op's kernel. For a BY_PARTS op it also runs in place
+ * of the fused kernel if a gradient through the op is needed; AUTOGRAD then records the composite's
+ * ops. If the op has a shape rule, the rule has checked the arguments and the composite may read
+ * the plan. A composite keeps its tensors in its own scope until all results are complete.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_OPS_PARTS_H
@@ -21,7 +21,7 @@ TS_INLINE ts_tensor *ts_as(ts_tensor *t, ts_dtype dtype)
     return t && t->dtype != dtype ? ts_to(t, dtype) : t;
 }
 
-/** Checks number argument `arg`, which a norm adds to variances. */
+/** Number argument `arg`, which a norm adds to variances, must be finite and >= 0. TS_ERR_VALUE. */
 TS_INLINE ts_status ts_check_eps(ts_frame *f, int arg)
 {
     double eps = f->args[arg].d;

@@ -1,4 +1,5 @@
-/** @file rows.h  Prototypes of every function that a row of ops.def names. */
+/** @file rows.h  Prototypes of the functions that rows of ops.def name: shape rules, composites,
+ * reserve functions and cost functions. autograd/rule.h declares the gradient rules. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_OPS_ROWS_H
 #define TS_OPS_ROWS_H
@@ -10,7 +11,8 @@ ts_work ts_cost_alias(const ts_frame *f);
 /** Work of an op with ts_op_info.each operations per element of its largest tensor. */
 ts_work ts_cost_each(const ts_frame *f);
 
-/* NONE in a row declares a function without a definition; table.c replaces it by NULL */
+/* NONE in a row declares a function without a definition; table.c replaces it by NULL. The cost
+ * column of a row is ALIAS, MOVE, EACH(n) or WORK(name); only WORK names a function of its own. */
 #define ALIAS
 #define MOVE
 #define EACH(n)

@@ -25,12 +25,12 @@ extern const ts_rule ts_rules[TS_RULES]; /* A1 to A15 */
 
 /** ns as a share of ts_profile_time(). */
 double ts_advice_share(const ts_profile *p, double ns);
-/** True unless compiled functions leave each call of the op outside of their groups: it reads no
- *  tensor (fills, random numbers), writes an argument, refuses elements, makes an alias or is the
- *  program's. */
+/** True if a compiled function may run calls of the op in a fused group. False for an op that reads
+ *  no tensor (fills, random numbers), writes an argument, may refuse elements (TS_OP_CHECKED), is
+ *  not of kind TS_FILL (a view, for example), or was registered by the program. */
 bool ts_advice_op_joins(int op);
-/** Upper bound of the share of the time that fusing all memory-bound calls saves, also those that
- *  read no result of one another. */
+/** Upper bound of the share of the time that fusing all memory-bound calls saves, whether or not
+ *  they read results of one another. */
 double ts_advice_fusion(const ts_profile *p);
 /** Share of the time in which the device is idle because of the host or of launch delays (causes
  *  host, launch and unknown); 0 without device times. */

@@ -1,5 +1,6 @@
 /** @file profile.h  A profile in memory, for the files of profile/. Times are in ns, bandwidths in
- * bytes per second, rates in FLOP/s. */
+ * bytes per second, rates in FLOP/s. A ceiling is a measured peak rate or peak bandwidth of the
+ * machine or of a device. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_PROFILE_PROFILE_H
 #define TS_PROFILE_PROFILE_H
@@ -17,11 +18,11 @@
 /** Share of a time above which a report or warning states that the system ran other threads. */
 #define TS_PREEMPTED_NOTED 0.02
 
-/** Regime of a row: what limits its speed. */
+/** Regime of a row: the limit of its speed. */
 typedef enum ts_regime {
     TS_REGIME_NONE,      /* not judged yet */
     TS_REGIME_OVERHEAD,  /* a layer, the engine, calls without FLOPs and bytes, or calls hardly
-                            longer than an empty call */
+                            longer than an empty call; on a device, than a kernel of one element */
     TS_REGIME_COMPUTE,   /* near the compute ceiling */
     TS_REGIME_MEMORY,    /* near the bandwidth of main memory */
     TS_REGIME_CACHE,     /* faster than main memory, below the bandwidth of the caches */
@@ -51,7 +52,8 @@ typedef struct ts_entry {
     bool update;  /* the op updates parameters */
     double device_ns; /* time of the kernels, copies and memsets that the calls queued */
     int64_t kernels;  /* number of kernels that the calls queued */
-    double delay_ns;  /* sum over this work of the time from the queuing call to its begin */
+    double delay_ns;  /* sum, over this device work, of the time from the call that queued a piece
+                         of work to the start of that piece */
     double idle_ns;   /* idle time of the device because the host queued this work late. If the host
                          was late after a wait, the time counts for the row that waited instead */
     double partial_ns; /* time lost in the last, partial wave of kernels with few waves */
@@ -93,7 +95,7 @@ typedef struct ts_exposed {
 
 /** Work and idle time of devices other than the CPU, and their ceilings. */
 typedef struct ts_device_part {
-    char source[32]; /* timing library, such as CUPTI; "": no times */
+    char source[32]; /* timing library, such as NVIDIA's CUPTI; "": no times */
     char note[160];  /* reason why there are no times, or "" */
     bool incomplete; /* a signal ended the program before the times came; the verdict is
                         "unreliable" */
@@ -108,7 +110,7 @@ typedef struct ts_device_part {
                                    free device memory */
     int64_t lost_scopes;        /* changes of scope that did not fit into the list: the idle time
                                    after the last change in the list belongs to no scope */
-    int64_t late_allocations;   /* allocations after the first recorded step */
+    int64_t late_allocations;   /* those of `allocations` after the first recorded step */
     double wait_ns;          /* host time in waits */
     char wait_row[96];       /* ts_entry.call of the row that waits longest; "": no call waits */
     char kernel[256];        /* mangled name (ts_device_name_kernel()); "": unknown or longer */
@@ -158,7 +160,8 @@ typedef struct ts_memory_holder {
 
 enum { TS_MEMORY_POINTS = 256, TS_MEMORY_HOLDERS = 20 };
 
-/** Memory of tensors on the devices of one backend; npoints 0: no allocation was recorded. */
+/** Memory of tensors on the devices of one backend: the backend other than the CPU that recorded
+ *  tensors are on, else the CPU. npoints 0: no allocation was recorded. */
 typedef struct ts_memory_part {
     char device[32];
     double shift_ns; /* begin of the recording on the time axis of a trace, which begins at the
@@ -210,7 +213,8 @@ extern const char *const ts_owner_names[TS_OWNERS];
  *  of ts_call_event begins. devices: false leaves out the capacity of a device, so that no backend
  *  is called. Error: TS_ERR_MEMORY. */
 ts_status ts_memory_study(ts_profile *p, int64_t first_tick, bool devices);
-/** Stores the bytes in use on each backend's first device, for ts_memory_part.before. */
+/** Stores the bytes in use on the CPU and on each backend's first device, for
+ *  ts_memory_part.before. */
 void ts_memory_begin(void);
 /** Sets p->command. */
 void ts_profile_name_program(ts_profile *p);

@@ -12,8 +12,8 @@ ts_status ts_prof_record(const ts_prof_opts *o, int64_t first, int64_t last, int
 
 /** Starts a schedule (o->active is above 0). Errors: those of ts_prof_record(). */
 ts_status ts_schedule_start(const ts_prof_opts *o);
-/** Ends the schedule. An unfinished active phase is a cycle's profile if a step of it has ended.
- *  Does nothing without a schedule. */
+/** Ends the schedule. If a cycle records and at least one step of its active phase has ended, the
+ *  recording so far becomes the cycle's profile. Does nothing without a schedule. */
 void ts_schedule_stop(void);
 /** Number of the cycle whose active phase has recorded at least one step; 0: none. Reads counters
  *  only, so that a report after a signal can call it. */

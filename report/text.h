@@ -34,7 +34,7 @@ void ts_text_vprintf(ts_text *text, const char *format, va_list args)
 void ts_text_xml(ts_text *text, const char *string);
 /** Appends a CSV field as in RFC 4180, quoted only if necessary. */
 void ts_text_csv(ts_text *text, const char *string);
-/** TS_OK, or TS_ERR_MEMORY if an append failed. */
+/** TS_OK, or TS_ERR_MEMORY if an append has failed. */
 ts_status ts_text_status(const ts_text *text);
 void ts_text_free(ts_text *text);
 
@@ -42,7 +42,8 @@ void ts_text_free(ts_text *text);
 void ts_format(char *buffer, size_t size, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /** Formats a number for a CSV cell: integers below 2^53 in full, NaN as "", other numbers with
- *  `digits` significant digits. For digits 17 it uses 15 or 16 if these are exact. */
+ *  `digits` significant digits. If digits is 17, uses 15 or 16 when reading them back gives the
+ *  same value. */
 void ts_format_cell(char buffer[40], double value, int digits);
 /** Formats a number with an SI prefix from p to P and `digits` significant digits, "12.3 µs". Whole
  *  numbers below 1000 without unit, and 0, have no decimals. A space precedes prefix and unit if

@@ -1,11 +1,12 @@
 /**
- * @file graph.h  The graph of calls: one type for all recorders, one interpreter.
+ * @file graph.h  The graph of calls. Traces (tracing/layer.c) and plans (compile/) use the same
+ * type; the interpreter (interpret.c) runs the graphs of traces.
  *
  * All data is in growing arrays with references by index, so recording is a few stores and freeing
- * is cheap. A value represents a tensor handle, not a state of its memory: an in-place call writes
- * its value, and the graph is not in SSA form. Calls are in the order in which they ran. A region
- * node (a backward, an op that runs by parts) comes directly before its parts; the interpreter runs
- * the parts and skips the region.
+ * is cheap. A value represents a tensor handle, not a state of its memory: a call that writes in
+ * place has the same value as argument and result. Calls are in the order in which they ran. A
+ * region node (a backward, an op that runs by parts) comes directly before its parts; the
+ * interpreter runs the parts and skips the region.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TRACING_GRAPH_H
@@ -27,8 +28,8 @@ typedef struct ts_array {
 
 /** The slow part of ts_array_reserve(). */
 bool ts_array_grow(ts_array *a, uint32_t n, size_t item);
-/** Reserves memory for n more items of `item` bytes. False if out of memory, or at 2^TS_ID_BITS
- *  items; the array is then unchanged. */
+/** Reserves memory for n more items of `item` bytes. False if out of memory, or if the capacity,
+ *  which at least doubles, would reach 2^TS_ID_BITS items; the array is then unchanged. */
 TS_INLINE bool ts_array_reserve(ts_array *a, uint32_t n, size_t item)
 {
     return TS_LIKELY(n <= a->capacity - a->count) || ts_array_grow(a, n, item);

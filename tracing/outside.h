@@ -1,4 +1,5 @@
-/** @file outside.h  A table of the tensors and storages that a trace uses and did not make. */
+/** @file outside.h  A table of the tensors and storages that a trace uses and did not make. The
+ * recorder uses the table instead of writing ids to them, because other threads may use them. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TRACING_OUTSIDE_H
 #define TS_TRACING_OUTSIDE_H

@@ -15,8 +15,9 @@ typedef struct study {
     bool gpu;
     const char *model;            /* train, try, cost: "small", "character" or "gpt2" */
     int64_t batch;                /* train, try, cost: the batch size; 0: the model's own */
-    int64_t steps;                /* train: steps; try: steps per measurement; 0: 10 */
-    bool half;                    /* train, try, cost: bf16; kernels: run without a profile */
+    int64_t steps;                /* train: steps, 0: 10; try: steps per measurement, 0: the default
+                                     of ts_try_opts */
+    bool half;                    /* train, try, cost: autocast to bf16 */
     const char *profile, *second; /* classes: paths of one or two files profile.json */
     const char *peers;            /* path of a file that torch_rows.py wrote, or NULL */
     /* private to study.c */

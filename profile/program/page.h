@@ -9,6 +9,7 @@
 
 enum { OPS_MOST = 256, REGIMES_MOST = 16 };
 
+/** Sums over the rows of one op. */
 typedef struct op_sum {
     const char *name;
     double calls, self_ns, flops, bytes, roof_ns, overhead_ns, device_ns;
@@ -18,10 +19,11 @@ typedef struct op_sum {
     } in[REGIMES_MOST]; /* time by regime; the first without a regime ends the list */
 } op_sum;
 
+/** The page that is being written. */
 typedef struct page {
-    json_t *root;
+    json_t *root;     /* profile.json as an object */
     FILE *out;
-    const char *path;
+    const char *path; /* of the page, for errors */
     op_sum ops[OPS_MOST];
     int nops;
     double wall_ns;

@@ -13,8 +13,8 @@ enum {
     MERGED,     /* calls that plans drop because they equal earlier calls */
     RECOMPUTED, /* calls that plans recompute */
     SKIPPED,    /* calls that did not run the function */
-    REPLAYS,    /* of graphs */
-    REPLACED,   /* calls captured again */
+    REPLAYS,    /* replays of device graphs */
+    REPLACED,   /* steps of graphs that were captured again */
     DEEDS
 };
 static int64_t did[DEEDS];
@@ -29,7 +29,8 @@ static ts_tensor *numbered(ts_tensor *t)
                : t;
 }
 
-/** Compares versions of inputs only: a call may or may not count a copy into its own new result. */
+/** True if a and b have equal strides and bits, and, for inputs, equal versions. Versions of
+ *  results may differ, because a kernel may count a copy into its own new result as a write. */
 static bool equal(ts_tensor *a, ts_tensor *b, bool input)
 {
     if (a == TS_NONE || b == TS_NONE || !a || !b)
@@ -71,9 +72,9 @@ static const char *compare(const state *eager, const state *lazy, int turn)
 
 /**
  * Compares compiled calls of a program with eager ones; returns the first difference, or NULL.
- * Makes two calls, so that the second finds a plan; for graphs and replays more, with new numbers.
- * An error may be reported when a call is recorded or when the plan runs, so calls that fail are
- * removed from the program first.
+ * Makes two calls, so that the second finds a plan. With graphs makes six, the last two with other
+ * numbers; with replays seven, each with other inputs. An error may be reported when a call is
+ * recorded or when the plan runs, so calls that fail are removed from the program first.
  */
 static const char *differs(const program *drawn, const ts_compile_opts *opts)
 {

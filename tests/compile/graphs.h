@@ -7,8 +7,8 @@
 #include "tests/compile/tape.h"
 
 static int flavour;   /* which of two kernels mul launches: 0 or 1 */
-static bool keeps;    /* neg does not give its scratch memory back */
-static void *kept;
+static bool keeps;    /* the first call of neg does not give its scratch memory back */
+static void *kept;    /* that memory; NULL: none */
 
 /* ------------------------------------------------------------------------------- kernels ---- */
 
@@ -50,6 +50,7 @@ static void run_draw(const task *t)
     for (int64_t i = 0; i < t->n; i++)
         ((float *)from_handle(t->to))[i] = (float)((t->rng.offset + (uint64_t)i) * 7 % 1009);
 }
+/** The kernel of uniform: whole numbers that depend on the offset of the random state. */
 static ts_status draw(ts_frame *f)
 {
     return queue(ts_kernel_stream(f),
@@ -82,10 +83,11 @@ static ts_compiled *graph_of(ts_trace_fn fn, void *ctx)
     return ts_compile(fn, ctx, TS_OPTS(ts_compile_opts, .graph = true));
 }
 
+/** State of a program under test. */
 typedef struct weights {
-    ts_tensor *w, *moment;
-    double rate;
-    bool draws;
+    ts_tensor *w, *moment; /* (5, 7), on the device */
+    double rate;           /* a number among the arguments */
+    bool draws;            /* the program draws random numbers */
 } weights;
 
 static inline weights weights_new(void)

@@ -5,23 +5,28 @@
 
 #include "tests/tracing/common.h"
 
+/* CALLS: most calls of a program. ALIKE: results of a call of kind EACH. POOL: most tensors of a
+ * program; each call chooses its arguments from the tensors made so far. */
 enum { INPUTS = 5, CALLS = 40, ALIKE = 4, POOL = INPUTS + CALLS * ALIKE, OUTPUTS = 8 };
 
 typedef struct draw {
     uint64_t state;
 } draw;
 
+/** A random integer from 0 to n - 1. */
 static uint32_t below(draw *d, uint32_t n)
 {
     d->state = d->state * 6364136223846793005ull + 1442695040888963407ull;
     return (uint32_t)(d->state >> 33) % n;
 }
 
+/** A call. a and b choose tensors, c a variant of the kind; each is taken modulo the number of
+ *  choices. */
 typedef struct instruction {
     uint8_t kind;
-    uint32_t a, b, c; /* taken modulo the number of choices */
-    double x;
-    bool off;
+    uint32_t a, b, c;
+    double x; /* a number among the arguments */
+    bool off; /* the call is removed from the program */
 } instruction;
 
 typedef struct program {
@@ -265,9 +270,10 @@ static int run_each(const instruction *c, ts_tensor **pool, int n, ts_tensor **m
     return count;
 }
 
-/** Runs call i of the program. A call of kind REPEAT makes an earlier call once more with the same
- *  arguments; counts: the numbers of tensors from which the earlier calls chose. If the program has
- *  a shift, the number of every second repeated call differs from that of the earlier call. */
+/** Runs call i of the program, which is not of kind EACH. A call of kind REPEAT makes an earlier
+ *  call once more with the same arguments, or a unary call if the earlier one is REPEAT or EACH.
+ *  counts: the numbers of tensors from which the earlier calls chose. If the program has a shift,
+ *  half of the repeated calls have another number than the earlier call. */
 static ts_tensor *run_shifted(const program *p, int i, ts_tensor **pool, const int *counts)
 {
     instruction c = p->calls[i];
@@ -322,13 +328,14 @@ static ts_status run_program(TRACED)
     return TS_OK;
 }
 
+/** A run of a program: inputs, outputs, the generator's state afterwards. */
 typedef struct state {
     ts_tensor *in[INPUTS], *out[OUTPUTS];
     ts_rng_state rng;
     ts_status status; /* of the call */
 } state;
 
-/** Inputs and a generator that depend on the program and `other`. */
+/** Makes the inputs and seeds the generator; both depend on the program and on `other`. */
 static state begin(const program *p, int other)
 {
     state s = {.status = TS_OK};

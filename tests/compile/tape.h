@@ -1,10 +1,10 @@
 /**
  * @file tape.h  A mock device that supports capture. The host cannot read its memory (offset.h).
  *
- * A capture is a list of tasks. Each replay runs the parts of the capture in another order, drawn
- * from those that the order of parts allows. The device counts calls that CUDA forbids
- * while a stream captures: allocations, copies from and to the host, waits. It overwrites new and
- * freed memory.
+ * A capture is a list of tasks. If the library has passed an order of parts (capture_order()), each
+ * replay runs the parts in a drawn order that keeps all pairs. The device counts calls that CUDA
+ * forbids while a stream captures: allocations, copies from and to the host, waits. It overwrites
+ * new and freed memory.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_COMPILE_TAPE_H
@@ -31,7 +31,8 @@ struct ts_capture {
     int npairs, parts;   /* number of pairs; largest number of a part + 1 */
     int *state;          /* for a replay: the next task of each part, and whether it is done */
     int groups;          /* groups_run when the capture began */
-    bool whole;          /* tasks of two parts do not alternate, because groups share memory */
+    bool whole;          /* a replay does not run tasks of other parts between those of a part,
+                            because groups share memory */
 };
 
 static offset_state memory = {.devices = 2};
@@ -201,8 +202,8 @@ static ts_status capture_end(void *state, int index, ts_capture *c, int64_t *lau
     *launches = c->nkept;
     return TS_OK;
 }
-/** Runs the next task of a part from number *at on (part -1: of any part). False if there is
- *  none. */
+/** Runs the first task of a part whose number is at least *at (part -1: of any part), and sets *at
+ *  to the number after it. False if there is none. */
 static bool run_next(const ts_capture *c, int part, int *at)
 {
     while (*at < c->nkept && part >= 0 && c->kept[*at].part != part)
@@ -277,9 +278,9 @@ static const ts_backend mock = {
 
 /* -------------------------------------------------------------------------------- groups ---- */
 
-enum { INSIDE = 64, INSIDE_FLOATS = 1024 };
-static int calls_run;                /* calls in these groups */
-static bool refuses_groups;
+enum { INSIDE = 64, INSIDE_FLOATS = 1024 }; /* most values inside a group; most elements of each */
+static int calls_run;                /* calls in the groups that groups_run counts */
+static bool refuses_groups;          /* the device has no kernel for any group */
 static int new_kernels;              /* number of following groups that report a compilation */
 
 static ts_status describe(ts_frame *f, ts_kernel kernel, task *t)

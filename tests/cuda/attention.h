@@ -25,6 +25,7 @@ typedef enum layout {
     LAYOUTS
 } layout;
 
+/** Sizes and options of a call; docs/attention.md defines the letters. */
 typedef struct problem {
     ts_dtype dtype;
     int64_t batch, heads, groups, rows, keys, depth; /* B, H, G, Sq, Sk, D of `operands` */
@@ -59,7 +60,7 @@ typedef struct operands {
 /** Results of a call. */
 enum { OUT, DQ, DK, DV, RESULTS };
 typedef struct results {
-    ts_tensor *all[RESULTS], *lse;
+    ts_tensor *all[RESULTS], *lse; // lse (B, H, Sq): log-sum-exp of each row's scores
     ts_tensor *dead; // (B, H, Sq), bool: rows that see no key
 } results;
 
@@ -76,8 +77,8 @@ results by_attention(const operands *o);
 results by_ops(const problem *p, const operands *o, ts_dtype dtype);
 
 /**
- * Tests a problem in normal and in deterministic mode. Counts it as a sample and prints what is
- * wrong. Tolerances (Shah et al., FlashAttention-3, test suite):
+ * Tests a problem in normal and in deterministic mode. Counts it as a sample and prints wrong
+ * results. Tolerances (Shah et al., FlashAttention-3, test suite):
  *   halves  against f64: twice the error of separate ops in the same dtype, plus twice the rounding
  *           error of adding and subtracting 0.3; gradients with a softcap: three times the error of
  *           separate ops, plus 3e-4

@@ -1,5 +1,5 @@
 /** @file blocks.cuh  Common code of the tests of tensor-core building blocks: arrays of whole
- * numbers, launches, TMA descriptors, accumulators. */
+ * numbers, launches, descriptors of the TMA (Tensor Memory Accelerator), accumulators. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_BLOCKS_CUH
 #define TESSERA_TESTS_CUDA_BLOCKS_CUH
@@ -15,7 +15,7 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define HOPPER 1
 #else
-#define HOPPER 0 /* other code is empty */
+#define HOPPER 0 /* the kernels are empty for other architectures */
 #endif
 
 /* two rows of a block_table: the function for bf16 and for f16 */
@@ -93,6 +93,8 @@ template <class T> static CUtensorMap map_of(const both<T> &x, int rows, int col
 
 /* ------------------------------------------------------------------------------- device ---- */
 
+/** The first address in shared memory from `shared` on that is a multiple of 1024, as the swizzled
+ *  layouts of the TMA need it. */
 __device__ __forceinline__ uint32_t tiles_of(char *shared)
 {
     return (shared_address(shared) + 1023) & ~1023u;
@@ -103,6 +105,7 @@ __device__ __forceinline__ int place(int n, int e, int columns)
     int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4 + e / 2 * 8;
     return row * columns + n * 8 + lane % 4 * 2 + e % 2;
 }
+/** Load and store this thread's accumulators of a matrix of 64 x 8 N in row-major order. */
 template <int N> __device__ __forceinline__ void get(float (&d)[N][4], const float *from)
 {
     for (int n = 0; n < N; n++)

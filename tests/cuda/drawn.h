@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-static uint64_t state;
+static uint64_t state; /* of drawn() */
 
 /** Seeds drawn() and the library's generator with `seed`, plus the environment variable
  *  TS_TEST_SEED if it is set. */
@@ -48,6 +48,7 @@ static inline ts_tensor *drawn_values(const int64_t *sizes, int ndim, ts_dtype d
     return ts_to(ts_dtype_is_float(dtype) ? x : ts_abs(x), dtype);
 }
 
+/** Elements of a tensor on any device as doubles, row-major; the caller frees them. */
 static inline double *doubles_of(ts_tensor *t)
 {
     t = ts_to(ts_to_device(ts_contiguous(t), TS_DEVICE_CPU), TS_F64);
@@ -75,6 +76,8 @@ static inline void assert_alike(ts_tensor *got, ts_tensor *want, double relative
     free(b);
 }
 
+/** Unit of tolerances: the unit roundoff of bf16 and f16 (half of the distance from 1 to the next
+ *  number), 2^-21 for other dtypes (in f32, four such distances). */
 static inline double unit_of(ts_dtype dtype)
 {
     return dtype == TS_BF16 ? 0x1p-8 : dtype == TS_F16 ? 0x1p-11 : 0x1p-21;

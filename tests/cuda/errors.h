@@ -30,7 +30,8 @@ static inline double error_of(ts_tensor *t, ts_tensor *exact)
     return worst / most;
 }
 
-/** Unit roundoff of a dtype: half of the distance from 1 to the next number. */
+/** Unit of tolerances: in f32 the unit roundoff (half of the distance from 1 to the next number),
+ *  in bf16 and f16 half of it. */
 static inline double rounding(ts_dtype dtype)
 {
     return dtype == TS_BF16 ? 0x1p-9 : dtype == TS_F16 ? 0x1p-12 : 0x1p-24;

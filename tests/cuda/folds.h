@@ -14,9 +14,9 @@ typedef struct fold_program {
     uint64_t seed;
     int64_t sizes[3];
     int ndim, first, dims; /* dims first .. first + dims - 1 are reduced */
-    bool keep;
+    bool keep;             /* reduced dims stay, with size 1 */
     ts_dtype dtype;
-    double shift;
+    double shift; /* added to the numbers among the arguments; changes from call to call */
 } fold_program;
 
 static inline fold_program draw_fold(uint64_t seed)
@@ -41,8 +41,8 @@ static inline fold_program draw_fold(uint64_t seed)
     return p;
 }
 
-/** Input k: 0 has the space's sizes, 1 those of a row, 2 one element per row, 3 those of the space
- *  at an odd address. */
+/** Input k: 0 has the space's sizes, 1 those of a row, 2 one element per row, 3 those of the space,
+ *  starting at the second element of its storage. */
 static inline ts_tensor *fold_input(const fold_program *p, int k, ts_device device)
 {
     int64_t sizes[3], n = 1;
@@ -54,6 +54,7 @@ static inline ts_tensor *fold_input(const fold_program *p, int k, ts_device devi
     return ts_reshape(ts_narrow(t, 0, k == 3, n), sizes, p->ndim);
 }
 
+/** A drawn reduction of t over the program's dims; prod reduces the first of these only. */
 static inline ts_tensor *fold_call(const fold_program *p, group_draw *d, ts_tensor *t)
 {
     int64_t dims[3];

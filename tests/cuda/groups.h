@@ -16,6 +16,7 @@ enum { GROUP_INPUTS = 5, GROUP_CALLS = 24, GROUP_POOL = GROUP_INPUTS + 2 * GROUP
 typedef struct group_draw {
     uint64_t state;
 } group_draw;
+/** A random integer from 0 to n - 1. */
 static inline uint32_t below(group_draw *d, uint32_t n)
 {
     d->state = d->state * 6364136223846793005ull + 1442695040888963407ull;
@@ -122,6 +123,7 @@ static inline ts_tensor *group_number(group_draw *d, ts_tensor *a, ts_tensor *b,
     }
 }
 
+/** Makes a drawn call on tensors of pool[0..n), most often on the newest. NULL with an error. */
 static inline ts_tensor *group_step(group_draw *d, const group_program *p, ts_tensor **pool, int n)
 {
     static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16, TS_F64, TS_I64, TS_I32, TS_U8,
@@ -211,7 +213,7 @@ static inline ts_status alike_function(void *ctx, ts_tensor *const *in, int n, t
         for (int c = 0; c < 1 + p->calls % 4 && t; c++)
             switch (below(d, 5)) {
             case 0: t = ts_to(t, ts_dtype_of(t) == TS_F32 ? TS_BF16 : TS_F32); break;
-            case 1: t = ts_mul_scalar(t, 0.25 * (1 + i) + p->shift); break; /* once 1 */
+            case 1: t = ts_mul_scalar(t, 0.25 * (1 + i) + p->shift); break; /* 1 for input 3 */
             case 2: t = t == in[i] ? ts_add_scalar_(t, 1 + p->shift) : ts_neg(t); break;
             case 3: t = ts_add(t, ts_square(t)); break;
             default: t = DRAWN(group_unary)(t);

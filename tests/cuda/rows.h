@@ -90,6 +90,7 @@ static inline ts_status row_function(void *ctx, ts_tensor *const *in, int n, ts_
     }
 }
 
+/** A random integer from 0 to n - 1. */
 static inline uint32_t row_draw(uint64_t *state, uint32_t n)
 {
     *state = *state * 6364136223846793005ull + 1442695040888963407ull;

@@ -15,22 +15,24 @@
 #include <pthread.h>
 #include <unistd.h>
 
+/** Work on the device. */
 typedef struct task {
     struct task *next;
     void (*run)(struct task *);
     void *to, *from;
     int64_t bytes;
-    double number;
+    double number;   /* a number among the call's arguments */
     ts_space space;
     ts_event *event;
-    uint64_t ticket;
+    uint64_t ticket; /* number of a record of the event */
 } task;
 
 struct ts_stream {
     pthread_t thread;
-    task *first, **last;
-    bool busy, closed, stop;
-    uint64_t done; /* number of finished tasks */
+    task *first, **last; /* queue; place of the pointer to the next task */
+    bool busy, closed, stop; /* a task runs; the gate is closed; the thread ends when the queue is
+                                empty */
+    uint64_t done;       /* number of finished tasks */
 };
 
 struct ts_event {
@@ -95,6 +97,7 @@ static void queue(ts_stream *stream, task t)
     pthread_mutex_unlock(&lock);
 }
 
+/** Closes or opens the gate of a stream. */
 static void gate(ts_stream *stream, bool closed)
 {
     pthread_mutex_lock(&lock);
@@ -103,6 +106,7 @@ static void gate(ts_stream *stream, bool closed)
     pthread_mutex_unlock(&lock);
 }
 
+/** Number of tasks that a stream has finished. */
 static uint64_t done(ts_stream *stream)
 {
     pthread_mutex_lock(&lock);
@@ -116,7 +120,7 @@ static uint64_t done(ts_stream *stream)
 /** Header before each block: the stream that the block was allocated for, and recorded streams. */
 typedef struct block {
     ts_stream *streams[4];
-    int nstreams, left;
+    int nstreams, left; /* left: after the release, streams that have not reached it */
     int64_t bytes;
 } block;
 #define HEAD 128
@@ -328,6 +332,7 @@ static ts_status event_synchronize(void *state, int device, ts_event *event)
     run_wait(&t);
     return TS_OK;
 }
+/** *ms: the sum of the numbers of the two events' last records, which tests can predict. */
 static ts_status event_elapsed(void *state, int device, ts_event *start, ts_event *end, double *ms)
 {
     (void)state, (void)device;
@@ -378,6 +383,7 @@ static void run_fail(task *t)
     broken = true;
     pthread_mutex_unlock(&lock);
 }
+/** A kernel whose work fails: the next wait for the device reports it. */
 static ts_status neg(ts_frame *f)
 {
     queue(ts_kernel_stream(f), (task){.run = run_fail});
@@ -429,6 +435,7 @@ static ts_tensor *full_there(double v)
 {
     return ts_to_device((ts_full)(TS_SIZES(1000), ts_scalar_float(v), TS_F32), device);
 }
+/** The last element of a tensor of 1000 elements on the device. */
 static double first(ts_tensor *t)
 {
     TS_SCOPE;

@@ -47,6 +47,7 @@ static inline void note(char c)
         ran[n + 1] = 0;
     }
 }
+/** Clears `ran` and calls the op noop. */
 static inline ts_status call_noop(ts_tensor *a, ts_tensor *b)
 {
     ran[0] = 0;

@@ -58,6 +58,8 @@ static inline ts_status offset_within(void *state, int device, void *to, const v
     return TS_OK;
 }
 
+/** Fields of a ts_backend named `title`: its devices, and the functions for memory and copies.
+ *  memory: address of an offset_state. */
 #define OFFSET_BACKEND(title, flag_bits, memory)                                                   \
     .struct_size = sizeof(ts_backend), .abi_version = TS_BACKEND_ABI, .name = title,               \
         .flags = flag_bits,                                                                        \

@@ -75,7 +75,7 @@ void fault_watch(fault_try *f, const ts_tensor *t);
 void fault_watch_written(fault_try *f, const ts_tensor *t);
 void fault_unwatch(fault_try *f);
 void fault_unwatch_one(fault_try *f, const ts_tensor *t);
-/** Add a result to the attempt's digest, which must be equal in all attempts. */
+/** Each adds a result to the attempt's digest, which must be equal in all attempts. */
 void fault_see(fault_try *f, ts_tensor *t);
 void fault_see_bytes(fault_try *f, const void *data, size_t bytes);
 void fault_see_number(fault_try *f, double x);

@@ -1,5 +1,5 @@
-/** @file fuzz.h  Common functions of the harnesses: an input as a file, and checks that abort the
- *  process. */
+/** @file fuzz.h  Common functions of the fuzzing harnesses: an input as a file, and checks that
+ *  abort the process. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_FUZZ_FUZZ_H
 #define TS_TESTS_FUZZ_FUZZ_H

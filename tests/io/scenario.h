@@ -50,6 +50,7 @@ static inline void check_after(const scenario *s, bool must_be_new, const char *
 
     ck_ok(run_save(dir, 40, 3, 1));
     ck_assert(run_find(dir, &step, &life) && step == 40 && life == 3);
+    /* the folder `checkpoints`, the step's folder, the manifest and two sections */
     ck_assert_int_eq(count_files(dir), 1 + 1 + 3);
 }
 

@@ -201,6 +201,7 @@ void end_objects(void);
 void expect_files(void);
 /** Frees the objects that the calls of a row made. */
 void free_row_objects(void);
+/** Adds an object to the row's objects, unless it is NULL or the list is full. */
 void add_object(object_kind kind, const void *object);
 /** Objects that several threads may use at once. */
 void make_shared_objects(void);
@@ -221,6 +222,7 @@ void collect_places(void);
 ts_scope *draw_scope(const char *argument);
 /** Address of a saved locale, to which the call switches back. */
 void **draw_locale(const char *argument);
+/** True if the row has an object of this kind. */
 bool any_object(object_kind kind);
 char *draw_path(const char *argument);
 const ts_backend *draw_backend(const char *argument);

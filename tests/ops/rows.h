@@ -1,5 +1,5 @@
-/** @file rows.h  Numbers, tensors and comparisons for the tests of reductions,
- * softmax, norms and losses. */
+/** @file rows.h  Numbers, tensors and comparisons for the tests of reductions, softmax, norms and
+ * losses. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_ROWS_H
 #define TESSERA_TESTS_ROWS_H
@@ -12,7 +12,7 @@
 #include "include/tessera/tessera.h"
 #include "tests/harness.h"
 
-/** Element i of the sequence `seed`, evenly from [-2, 2). */
+/** Element i of the sequence `seed`: pseudorandom, uniform in [-2, 2). */
 static inline double number(uint64_t seed, int64_t i)
 {
     uint64_t x = seed * 0x9e3779b97f4a7c15u + (uint64_t)i * 0xd1b54a32d192ed03u;

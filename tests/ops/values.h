@@ -84,7 +84,7 @@ __attribute__((unused)) static void check_error(const void *result, ts_status co
         check_error((call) == TS_OK ? "" : NULL, code, part, __LINE__);                            \
     } while (0)
 
-/** Leaf of doubles counting up. */
+/** A leaf with the f64 values 0, 1, 2, ... */
 __attribute__((unused)) static ts_tensor *leaf(const int64_t *sizes, int ndim)
 {
     return ts_set_requires_grad(count_up(sizes, ndim, TS_F64), true);

@@ -1,5 +1,5 @@
-/** @file fake_cupti.h  Control of a fake CUPTI library, whose device runs the work that a test
- * scripts. */
+/** @file fake_cupti.h  Control of a fake CUPTI (CUDA Profiling Tools Interface): a library whose
+ * device runs the work that a test scripts. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_PROFILE_FAKE_CUPTI_H
 #define TESTS_PROFILE_FAKE_CUPTI_H

@@ -1,5 +1,5 @@
-/** @file rival.h  A second thread on the calling thread's processor: each waits for half of the
- * time. */
+/** @file rival.h  A second thread that always runs, on the calling thread's processor: each of the
+ * two is ready but waits about half of the time. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_PROFILE_RIVAL_H
 #define TESTS_PROFILE_RIVAL_H
@@ -11,6 +11,7 @@
 
 #include "tests/harness.h"
 
+/** The second thread. */
 typedef struct rival {
     pthread_t thread;
     atomic_bool stop;

@@ -1,4 +1,5 @@
-/** @file scripted.h  A backend whose device runs scripted work under the fake CUPTI. */
+/** @file scripted.h  A backend whose device runs scripted work under the fake CUPTI library of
+ * fake_cupti.h. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_PROFILE_SCRIPTED_H
 #define TESTS_PROFILE_SCRIPTED_H
@@ -25,6 +26,7 @@ static fake_launch_fn launch;
 static fake_wait_fn wait_call;
 static fake_device *fake;
 
+/** Queues one kernel of 1000 ns. */
 static inline ts_status relu(ts_frame *f)
 {
     (void)f;

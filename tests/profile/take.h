@@ -30,7 +30,8 @@ static inline const ts_entry *must_find(const ts_profile *p, const char *call)
     return e;
 }
 
-/** The times of rows and the profiler's own time sum to the wall time, up to rounding. */
+/** Checks that the times of rows and the profiler's own time sum to the wall time, up to rounding,
+ *  and that the shares sum to 1. */
 static inline void sums(const ts_profile *p)
 {
     double sum = p->profiler_ns;

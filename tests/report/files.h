@@ -45,6 +45,7 @@ static inline void test_remove_files(void)
     *test_folder = '\0';
 }
 
+/* Number of files in the folder of test_path(), without hidden files. */
 static inline int test_count_files(void)
 {
     DIR *dir = opendir(test_path("."));

@@ -32,7 +32,7 @@ static inline bool same(const ts_tensor *a, const ts_tensor *b)
     if (a == TS_NONE || b == TS_NONE)
         return a == b;
     size_t dims = (size_t)ts_ndim(a) * sizeof(int64_t);
-    int64_t last = 0; /* of the elements in memory */
+    int64_t last = 0; /* index in memory of the last element */
     for (int d = 0; d < ts_ndim(a); d++)
         last += (ts_sizes(a)[d] - 1) * ts_strides(a)[d];
     return ts_ndim(a) == ts_ndim(b) && ts_dtype_of(a) == ts_dtype_of(b) &&
