@@ -99,7 +99,8 @@ TS_API ts_status ts_optimizer_set_max_norm(ts_optimizer *o, double max_norm);
  *  TS_ERR_NULL, TS_ERR_MEMORY, and those of ts_sgd_() or ts_adamw_() (ops/optim.h). If the update
  *  of a group fails, the groups before it are already updated. */
 TS_API ts_status ts_optimizer_step(ts_optimizer *o);
-/** Removes the gradients, so that the next backward stores its gradients without an addition. */
+/** Removes the gradients of all parameters, so that the next backward stores its gradients without
+ *  an addition. NULL-safe. */
 TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
 
 /* ------------------------------------------------------------------------- checkpoints ---- */
