@@ -272,8 +272,8 @@ typedef struct ts_backend {
     int64_t (*profile_clock)(void *state);
     /** Returns the size of a device's memory in bytes. (optional: unknown) */
     int64_t (*memory_capacity)(void *state, int device);
-    /** Begins a range of the calling thread with this name for external tools (NVTX); NULL ends the
-     *  thread's innermost range. (optional: no ranges) */
+    /** Begins a range of the calling thread with this name for external tools (NVTX, NVIDIA Tools
+     *  Extension); NULL ends the thread's innermost range. (optional: no ranges) */
     void (*profile_range)(void *state, const char *name);
     /** Sets *parts to an array with the part number (see capture_part) of each captured kernel,
      *  copy and memset, in the order in which they run. The backend owns the array, which is valid

@@ -28,7 +28,7 @@ typedef uint64_t ts_keyset;
 typedef uint8_t ts_key;
 
 /** Keys of the library. Keys 0 to 15 are backends; ts_register_backend_key() names 2 to 13. Keys 16
- *  to 62 are layers; ts_register_layer() names those between the library's own. */
+ *  to 62 are layers; ts_register_layer() names those that the library does not use. */
 enum {
     TS_KEY_CPU = 0,
     TS_KEY_CUDA = 1,
@@ -120,8 +120,8 @@ static inline ts_value ts_value_integral(ts_tag kind, int64_t i)
     v.i = i;
     return v;
 }
-/** Boxes a borrowed list of `count` entries, a number, a dtype, a device or a borrowed string. The
- *  rules at ts_value_none() apply. */
+/** A borrowed list of `count` entries; kind: TS_TAG_TENSORS or TS_TAG_INTS. For this constructor
+ *  and those below, the rules at ts_value_none() apply. */
 static inline ts_value ts_value_list(ts_tag kind, const void *list, int64_t count)
 {
     if (count != (int32_t)count || count < 0)
@@ -211,7 +211,7 @@ struct ts_frame {
     ts_keyset keys;         /**< the running key and the keys below it that are still to run */
     const ts_value *args;   /**< nargs values */
     ts_value *rets;         /**< nrets values */
-    ts_thread *thread;
+    ts_thread *thread;      /**< the library's state of the calling thread */
     ts_plan *plan;          /**< written by the op's shape rule, for backend kernels and composites;
                                  NULL in layers, and for ops without a rule */
     const void *site;       /**< return address of the public function */
@@ -465,7 +465,7 @@ typedef struct ts_timer_totals {
 TS_API ts_timer_totals ts_timers_totals(void);
 
 /** Calls the op "noop", which does nothing, to measure the dispatcher. Kernels may be registered
- *  for the op. */
+ *  for the op. Errors: TS_ERR_NULL, TS_ERR_STATE (released), and those of such kernels. */
 TS_API ts_status ts_noop(ts_tensor *a, ts_tensor *b, ts_scalar c);
 
 TS_END_DECLS
