@@ -202,7 +202,7 @@ typedef struct ts_backend {
     /** True if the backend's kernel supports this call; called before each kernel of the backend.
      *  The shape rule has accepted the arguments, so ts_kernel_dtype() and the decoders, such as
      *  ts_kernel_convolution(), have their values. The tensors are the caller's: neither cast nor
-     *  packed, and there are no new results. If false, the call runs on the CPU if `flags` has
+     *  packed, and new results are not yet made. If false, the call runs on the CPU if `flags` has
      *  TS_BACKEND_CPU_FALLBACK; otherwise it is TS_ERR_UNSUPPORTED. (optional: always true) */
     bool (*supports)(void *state, const ts_frame *frame);
     /** Switches deterministic mode: kernels use only algorithms whose results do not depend on
@@ -239,9 +239,9 @@ typedef struct ts_backend {
     /** The cost of running calls[0] as a product whose epilogue computes calls[1] to
      *  calls[count - 1], by group_run, which then gets exactly these calls. It is the time that the
      *  epilogue adds to the product, in bytes of memory traffic, beyond loads and stores of the
-     *  calls' tensors. Later calls have one result and read one of an earlier call. Addresses must
-     *  not be read: a tensor with one must be stored, a tensor with NULL is used by these calls
-     *  only.
+     *  calls' tensors. Later calls have one result and read one of an earlier call. The function
+     *  must not access elements. A tensor that has an address (ts_kernel_data()) must be stored; a
+     *  tensor whose address is NULL is used by these calls only.
      *  Negative: not possible, or calls[0] is not a product.
      *  (optional, only with group_takes: products have no epilogues) */
     int64_t (*epilogue_cost)(void *state, const ts_group_call *calls, int count);

@@ -15,9 +15,9 @@
  * The function's C code runs on each call (except with the option `replay`), so branches, loops and
  * variables behave as in C. The LAZY backend records the function's op calls (forward, backward and
  * optimizer) and does not run them. When the function returns or reads a value, the library looks
- * for a plan, makes one if there is none, and runs the recording by the plan. If plans are too
- * small to gain, or slower than eager calls when timed (on the CPU, without fullgraph, graph and
- * replay), most later calls run without a recording; ts_explain() says so.
+ * for a plan, makes one if there is none, and runs the recording by the plan. On the CPU, plans may
+ * be too small to gain, or slower than eager calls when the library times both. Most later calls
+ * then run without a recording, unless fullgraph, graph or replay is set; ts_explain() says so.
  *
  * A plan says how to run all recordings of one structure: equal ops, sizes, strides, dtypes,
  * integers and flags. Floating-point numbers, seeds and step counts may differ. A read of a value,
@@ -40,8 +40,8 @@ typedef struct ts_compile_opts {
     size_t size;        /**< sizeof(ts_compile_opts) */
     const char *name;   /**< name in reports and errors; copied and cut to 63 bytes; NULL:
                              "function" */
-    bool fullgraph;     /**< a break is an error (TS_ERR_STATE); with `graph`, so is a plan that
-                             cannot be captured (TS_ERR_UNSUPPORTED); with `replay`, so is a call
+    bool fullgraph;     /**< a break is an error (TS_ERR_STATE). With `graph`, a plan that cannot be
+                             captured is an error too (TS_ERR_UNSUPPORTED); with `replay`, a call
                              that cannot be replayed (TS_ERR_STATE, after the call ran) */
     int64_t max_plans;  /**< largest number of plans kept; the least recently used plan is freed
                              first; 0: 64 */

@@ -38,8 +38,8 @@ TS_API ts_status ts_device_open(const char *name, ts_device *device, char *why, 
  *  backend: as in ts_device. */
 TS_API int ts_device_count(uint8_t backend);
 /** Waits until everything queued on the device has been done. Errors: TS_ERR_DEVICE (no such
- *  device), TS_ERR_UNSUPPORTED (inside a call that compile.h captures), and those of the backend,
- *  which may report a failure of earlier work. */
+ *  device), TS_ERR_UNSUPPORTED (while a compiled function (compile.h) is captured as a device
+ *  graph), and those of the backend, which may report a failure of earlier work. */
 TS_API ts_status ts_synchronize(ts_device device);
 
 /** Makes a stream, which the caller frees with ts_stream_free(). *stream becomes NULL, without an

@@ -38,7 +38,7 @@ typedef struct ts_progress_opts {
     ts_progress_mode mode;
     double interval;       /**< time between lines, s; 0: 0.1 for BAR, 5 for PLAIN */
     double smoothing;      /**< decay per step, in [0, 1), of the moving average that is shown as
-                                the loss; 0: 0.95 */
+                                the loss; 0: 0.95. A NaN or infinite loss is shown itself */
     FILE *stream;          /**< borrowed; NULL: stderr */
     double (*clock)(void); /**< returns seconds that never decrease; NULL: the monotonic clock */
 } ts_progress_opts;

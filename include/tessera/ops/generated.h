@@ -939,7 +939,7 @@ TS_API ts_tensor *ts_sum_to_size(ts_tensor *self, const int64_t *sizes, int ndim
 
 /**
  * Gradient of a sum: a view of the sum's gradient, expanded to the sizes of its argument.
- * @param self   with or without the summed dims, of size 1
+ * @param self   gradient of the sum; the summed dims are left out or have size 1
  * @param sizes  sizes of the sum's argument
  * @param dims   the summed dims; an empty list: all
  */
@@ -1275,9 +1275,9 @@ TS_API ts_tensor *ts_index_add(ts_tensor *self, int dim, ts_tensor *index, ts_te
 TS_API ts_tensor *ts_index_add_(ts_tensor *self, int dim, ts_tensor *index, ts_tensor *src);
 
 /**
- * result[i][j][k] = self[i][index[i][j][k]][k] for dim 1, other dims likewise.
- * @param index  has self's number of dims, at most self's sizes in the other dims, and the result's
- *               sizes
+ * result[i][j][k] = self[i][index[i][j][k]][k] for dim 1; for other dims likewise.
+ * @param index  has self's number of dims, and at most self's size in each dim other than dim; the
+ *               result has its sizes
  */
 TS_API ts_tensor *ts_gather(ts_tensor *self, int dim, ts_tensor *index);
 
@@ -1466,8 +1466,8 @@ TS_API ts_tensor *ts_binary_cross_entropy_with_logits_backward(ts_tensor *grad, 
                                                                ts_tensor **dtarget);
 
 /**
- * Mean of t (log t - x), or 0 if t = 0; x is a log-probability, t a probability. With log_target, t
- * is a log-probability too: mean of e^t (t - x).
+ * Mean of t (log t - x), which is 0 where t = 0; x is a log-probability, t a probability. With
+ * log_target, t is a log-probability too: mean of e^t (t - x).
  */
 TS_API ts_tensor *ts_kl_div(ts_tensor *self, ts_tensor *target);
 /** ts_kl_div() with reduction and log_target. */
@@ -1490,8 +1490,9 @@ TS_API ts_tensor *ts_kl_div_backward(ts_tensor *grad, ts_tensor *self, ts_tensor
 
 /**
  * Gradients of a batch norm. Returns the gradient of self.
- * @param mean      as returned by the batch norm (C)
- * @param var       as returned by the batch norm (C)
+ * @param mean      (C), the means that the op batch_norm used and returned
+ * @param var       (C), the variances, likewise
+ * @param weight    as given to the batch norm, or TS_NONE
  * @param constant  true if mean and var were arguments of the batch norm, so they do not depend on
  *                  self
  * @param dw        receives the gradient of weight; may be NULL
@@ -1504,8 +1505,9 @@ TS_API ts_tensor *ts_batch_norm_backward(ts_tensor *grad, ts_tensor *self, ts_te
 /**
  * Gradients of batch_norm_relu, as ts_batch_norm_backward() of the elements of grad whose result is
  * positive. The kernel computes the results again instead of reading them.
- * @param mean      as returned by the batch norm (C)
- * @param var       as returned by the batch norm (C)
+ * @param mean      (C), the means that the op batch_norm_relu used and returned
+ * @param var       (C), the variances, likewise
+ * @param weight    as given to the batch norm, or TS_NONE
  * @param bias      as given to the batch norm, or TS_NONE
  * @param constant  true if mean and var were arguments of the batch norm, so they do not depend on
  *                  self
