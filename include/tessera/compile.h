@@ -47,7 +47,8 @@ typedef struct ts_compile_opts {
                              first; 0: 64 */
     int64_t max_groups; /**< largest number of fused groups per plan; other calls run one by one.
                              0: no limit; -1: no groups, for example to find out whether a wrong
-                             result comes from a group */
+                             result comes from a group. The environment variable
+                             TS_COMPILE_MAX_GROUPS may lower the limit */
     bool graph;         /**< capture a plan on its third run and launch it as one device graph from
                              then on. Needs a plan on one device that can capture (CUDA). Other
                              plans run call by call; ts_explain() says why */

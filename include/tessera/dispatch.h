@@ -295,8 +295,10 @@ typedef struct ts_registration ts_registration;
  * previous one.
  * @param op      name of the op, which may be registered later; for a kernel that a backend
  *                registers in install(), before the load of the backend ends
- * @param schema  the schema that the kernel was written for; NULL skips the check. A mismatch is an
- *                error of this call or, if the op is registered later, of that registration
+ * @param schema  the schema that the kernel was written for; NULL skips the check. Numbers of
+ *                arguments and results and the types of arguments must be the op's; names do not
+ *                matter. A mismatch is an error of this call or, if the op is registered later, of
+ *                that registration
  * @param out     receives a handle for ts_unregister(); may be NULL
  * Errors: TS_ERR_NULL, TS_ERR_REGISTRY (invalid op name, unknown key, another schema),
  * TS_ERR_FORMAT (malformed schema), TS_ERR_MEMORY.
