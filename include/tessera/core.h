@@ -210,8 +210,8 @@ typedef struct ts_device {
  *  later calls in the thread overwrite the text; the library's error messages make such calls, so
  *  copy a text that must last. */
 TS_API const char *ts_device_name(ts_device device);
-/** Parses a device name in any case: "cpu", "meta", "cuda", "cuda:1" or the name of a loaded plugin,
- *  with an index up to 255. Neither opens the backend nor checks that the device exists, as
+/** Parses a device name in any case: "cpu", "meta", "cuda", "cuda:1" or the name of a loaded
+ *  plugin, with an index up to 255. Neither opens the backend nor checks that the device exists, as
  *  ts_device_open() does. Errors: TS_ERR_VALUE for any other name, TS_ERR_NULL. */
 TS_API ts_status ts_device_from_name(const char *name, ts_device *device);
 /** The calling thread's default device: factories without a device argument create tensors on it.
