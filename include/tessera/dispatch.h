@@ -121,8 +121,8 @@ static inline ts_value ts_value_integral(ts_tag kind, int64_t i)
     return v;
 }
 /** ts_value_list() boxes a borrowed list of `count` entries; kind: TS_TAG_TENSORS or TS_TAG_INTS.
- *  The functions after it box a borrowed list, a number, a dtype, a device or a borrowed string. The
- *  rules at ts_value_none() apply. */
+ *  The functions after it box a borrowed list, a number, a dtype, a device or a borrowed string.
+ *  The rules at ts_value_none() apply. */
 static inline ts_value ts_value_list(ts_tag kind, const void *list, int64_t count)
 {
     if (count != (int32_t)count || count < 0)
