@@ -31,7 +31,8 @@ typedef struct ts_group_opts {
     size_t size; /**< sizeof(ts_group_opts) */
     double lr;
     double weight_decay; /**< SGD, Adam: added to the gradient; AdamW: decoupled */
-    double momentum;     /**< SGD; must stay 0 in a group added with 0, which has no buffers */
+    double momentum;     /**< SGD; must stay 0 in a group added with 0, which has no momentum
+                              buffers: otherwise a step is TS_ERR_NULL */
     double dampening;    /**< SGD */
     bool nesterov;       /**< SGD */
     double beta1, beta2, eps; /**< Adam, AdamW */
