@@ -81,12 +81,13 @@ TS_API const ts_value *ts_rule_arg(const ts_vjp_call *call, int i);
 /** The state of the generator (seed and first counter) with which the forward call of a random op
  *  drew its numbers. */
 TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
-/** Sets the gradient of argument i. grad is borrowed and must live until the rule returns. The
- *  engine sums it to the argument's sizes and casts it to the argument's dtype, which undoes
- *  broadcasting and promotion. If grad is NULL, an op of the rule failed, and its recorded error is
- *  returned. Errors: TS_ERR_NULL (TS_NONE), TS_ERR_STATE (released); TS_ERR_SHAPE if the argument's
- *  sizes do not broadcast to grad's; TS_ERR_INTERNAL if grad has fewer dims than the argument or is
- *  on another device, or if argument i is not a tensor; TS_ERR_MEMORY. */
+/** Sets the gradient of argument i. grad is borrowed, must live until the rule returns, and must be
+ *  on the argument's device, which is not checked. The engine sums it to the argument's sizes and
+ *  casts it to the argument's dtype, which undoes broadcasting and promotion. If grad is NULL, an op
+ *  of the rule failed, and its recorded error is returned. Errors: TS_ERR_NULL (TS_NONE),
+ *  TS_ERR_STATE (released); TS_ERR_SHAPE if the argument's sizes do not broadcast to grad's;
+ *  TS_ERR_INTERNAL if grad has fewer dims than the argument, or if argument i is not a tensor;
+ *  TS_ERR_MEMORY. */
 TS_API ts_status ts_rule_give(ts_vjp_call *call, int i, ts_tensor *grad);
 /** Sets the gradient of member k of list argument i, as ts_rule_give(). */
 TS_API ts_status ts_rule_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);
