@@ -51,20 +51,19 @@ typedef struct ts_part_pair {
 /**
  * A call of a fused group: a frame that is ready for its kernel. All calls of a group are on one
  * device and iterate over the same sizes, the group's sizes. They run as if in order: a call reads
- * the results of earlier calls. A call is pointwise, with a result of the group's sizes, or by rows
- * (ts_kernel_row_dims() is not 0), with an argument 0 of the group's sizes.
+ * the results of earlier calls. A group consists of these calls:
  *
- * If a group has calls by rows, a row has the same number of last dims in all of them, and each
- * tensor is contiguous along a row or has one element per row. Results of pointwise calls may have
- * one element per row, too. No call of the group reads a result that is a sum over rows or that
- * lacks the dims of a row.
- *
- * A group without calls by rows may have reductions of the same adjacent dims and dtype (their
- * ts_kernel_row_dims() is 0), with an argument 0 of the group's sizes. It may then have pointwise
- * calls whose tensors have the sizes of the results, except for dims of size 1, or one element.
- *
- * The first call of a group may instead be a product; the others are then its epilogue
- * (ts_backend.epilogue_cost).
+ * - Pointwise calls, with a result of the group's sizes.
+ * - Calls by rows (ts_kernel_row_dims() is not 0), with an argument 0 of the group's sizes. A row
+ *   has the same number of last dims in all of them. Each tensor of the group is then contiguous
+ *   along a row or has one element per row, results of pointwise calls included. No call of the
+ *   group reads a result that is a sum over rows or that lacks the dims of a row.
+ * - Only in groups without calls by rows: reductions (ts_kernel_row_dims() is 0) of the same
+ *   adjacent dims and dtype, with an argument 0 of the group's sizes. Such a group may also have
+ *   pointwise calls whose tensors have the sizes of the reductions' results, except for dims of size
+ *   1, or one element.
+ * - Only as the first call: a product. All other calls are then its epilogue
+ *   (ts_backend.epilogue_cost).
  *
  * Arguments and results of the group with equal addresses are the same tensor. A tensor without
  * data (ts_kernel_data() is NULL) is used only inside the group and needs no memory. If an

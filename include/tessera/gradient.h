@@ -83,8 +83,8 @@ TS_API const ts_value *ts_rule_arg(const ts_vjp_call *call, int i);
 TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
 /** Sets the gradient of argument i. grad is borrowed, must live until the rule returns, and must be
  *  on the argument's device, which is not checked. The engine sums it to the argument's sizes and
- *  casts it to the argument's dtype, which undoes broadcasting and promotion. If grad is NULL, an op
- *  of the rule failed, and its recorded error is returned. Errors: TS_ERR_NULL (TS_NONE),
+ *  casts it to the argument's dtype, which undoes broadcasting and promotion. If grad is NULL, an
+ *  op of the rule failed, and its recorded error is returned. Errors: TS_ERR_NULL (TS_NONE),
  *  TS_ERR_STATE (released); TS_ERR_SHAPE if the argument's sizes do not broadcast to grad's;
  *  TS_ERR_INTERNAL if grad has fewer dims than the argument, or if argument i is not a tensor;
  *  TS_ERR_MEMORY. */
