@@ -60,8 +60,8 @@ typedef struct ts_part_pair {
  *   group reads a result that is a sum over rows or that lacks the dims of a row.
  * - Only in groups without calls by rows: reductions (ts_kernel_row_dims() is 0) of the same
  *   adjacent dims and dtype, with an argument 0 of the group's sizes. Such a group may also have
- *   pointwise calls whose tensors have the sizes of the reductions' results, except for dims of size
- *   1, or one element.
+ *   pointwise calls whose tensors have the sizes of the reductions' results, except for dims of
+ *   size 1, or one element.
  * - Only as the first call: a product. All other calls are then its epilogue
  *   (ts_backend.epilogue_cost).
  *

@@ -438,10 +438,10 @@ TS_API void ts_timers_reset(void);
 /** Formats of the report. */
 typedef enum ts_timers_format { TS_TIMERS_TABLE, TS_TIMERS_CSV, TS_TIMERS_JSON } ts_timers_format;
 /**
- * Writes, for each thread, a row with calls and self time per (op, layer), and rows for the
- * backward engine, the timers' own calibrated cost and the time between calls. The rows sum exactly
- * to the wall time, a sum over threads. A build without timers writes no rows. Errors: TS_ERR_NULL,
- * TS_ERR_VALUE (format), TS_ERR_MEMORY, TS_ERR_IO.
+ * Writes, for each thread, a row per (op, layer) with calls and self time (without inner calls),
+ * and rows for the backward engine, the timers' own calibrated cost and the time between calls. The
+ * rows sum exactly to the wall time, a sum over threads. A build without timers writes no rows.
+ * Errors: TS_ERR_NULL, TS_ERR_VALUE (format), TS_ERR_MEMORY, TS_ERR_IO.
  */
 TS_API ts_status ts_timers_write(FILE *out, ts_timers_format format);
 /**
@@ -450,7 +450,8 @@ TS_API ts_status ts_timers_write(FILE *out, ts_timers_format format);
  */
 TS_API ts_status ts_timers_write_top(FILE *out, int rows);
 
-/** Calls of an op at a layer and their self time in ns, summed over threads. */
+/** Calls of an op at a layer and their self time (without inner calls) in ns, summed over
+ *  threads. */
 typedef struct ts_timer_cell {
     uint64_t calls;
     double self_ns;

@@ -4,9 +4,9 @@
  * ceilings that ts_prof_calibrate() measures on the machine.
  *
  * A profile has one row for each combination of op, layer, scope and class of shapes: number of
- * calls, self time, floating-point operations, and the fewest bytes that the calls must move. The
- * rows sum to the wall time. `TS_PROF=1 ./program` profiles any program without a change; see
- * docs/profile.md.
+ * calls, self time (without inner calls), floating-point operations, and the fewest bytes that the
+ * calls must move. The rows sum to the wall time. `TS_PROF=1 ./program` profiles any program
+ * without a change; see docs/profile.md.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_PROFILE_H
