@@ -142,9 +142,9 @@ TS_API ts_status ts_number_from(const char *op, const char *argument, const doub
  */
 TS_API ts_status ts_counts_from(const char *op, const char *argument, int64_t *const *cells,
                                 int64_t n);
-/** Declares memory that decides which calls the compiled function makes. It copies the bytes, and
- *  the function is replayed only while they are unchanged. The memory must stay valid as a cell of
- *  ts_number_from(). Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
+/** Declares memory that decides which calls the compiled function makes. Copies the bytes; the
+ *  compiled function is replayed only while they are unchanged. The memory must stay valid as a
+ *  cell of ts_number_from(). Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_depends_on(const void *memory, size_t bytes);
 /**
  * Declares that the compiled function replaces the tensor in *variable: it releases the old one, if
