@@ -22,9 +22,8 @@ TS_BEGIN_DECLS
  * @param running_var   like running_mean
  * @param weight        (C), or TS_NONE
  * @param bias          (C), or TS_NONE
- * @param momentum      0 to 1; if call k, from 1, passes 1 / k, running statistics are averages
- * over
- *                      all calls
+ * @param momentum      0 to 1; with 1 / k in call k = 1, 2, ..., running statistics are averages
+ *                      over all calls
  * @param eps           finite, at least 0; added to the variance
  */
 TS_API ts_tensor *ts_batch_norm(ts_tensor *self, ts_tensor *running_mean, ts_tensor *running_var,
