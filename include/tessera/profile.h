@@ -227,8 +227,8 @@ typedef struct ts_knob {
 typedef struct ts_try_opts {
     size_t size;    /**< sizeof(ts_try_opts) */
     int64_t warmup; /**< steps before each measurement; 0: 3 */
-    int64_t steps;  /**< steps per measurement; 0: 10, and for the measurements without a profile
-                         as many more, up to 100,000, as take 2 ms */
+    int64_t steps;  /**< steps per measurement; 0: 10, or without a profile as many as take 2 ms if
+                         that is more, but at most 100,000 */
     int64_t rounds; /**< measurements per value; the shortest counts; 0: 3 */
     FILE *out;      /**< receives the report; NULL: stdout */
 } ts_try_opts;
