@@ -922,13 +922,13 @@ TS_API ts_tensor *ts_mish_backward(ts_tensor *grad, ts_tensor *self);
 
 /* -------------------------------------------------------------------------------- reduce ---- */
 /*
- * `ts_f(t)` reduces all elements, `ts_f_dims` a list of dims (an empty list: all), `ts_f_dim` one
- * dim. Negative dims count from the end. With keepdim, reduced dims stay with size 1. `_out` writes
- * to a tensor of the result's sizes and dtype. Sums use fixed blocks, so their bits do not depend
- * on the number of threads. bf16 and f16 are summed in f32. mean, var, std, norm and logsumexp are
- * for floating dtypes, the others for all. Errors: TS_ERR_INDEX (dim), TS_ERR_VALUE (a dim twice,
- * or norm's p), TS_ERR_DTYPE, TS_ERR_SHAPE (amax, amin or the norm with p = INFINITY of no
- * elements, or a wrong `out`), TS_ERR_DEVICE, TS_ERR_MEMORY.
+ * `ts_f(t)` reduces all elements, `ts_f_dims` a list of dims (an empty list: all), `ts_f_dim`
+ * one dim. Negative dims count from the end. With keepdim, reduced dims stay with size 1. Sums
+ * use fixed blocks, so their bits do not depend on the number of threads. bf16 and f16 are
+ * summed in f32. mean, var, std, norm and logsumexp are for floating dtypes, the others for all.
+ * Errors: TS_ERR_INDEX (dim), TS_ERR_VALUE (a dim twice, or norm's p), TS_ERR_DTYPE,
+ * TS_ERR_SHAPE (amax, amin or the norm with p = INFINITY of no elements, or a wrong `out`),
+ * TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
 /**
@@ -1364,13 +1364,12 @@ TS_API ts_tensor *ts_stack_out(ts_tensor *out, ts_tensor *const *tensors, int n,
 
 /* ---------------------------------------------------------------------------------- loss ---- */
 /*
- * Losses. `ts_f(self, target)` is the mean; `_ex` takes options. Gradient rules call `_backward`,
- * whose `grad` is the gradient of the loss, in the loss's sizes: 0-dim unless the reduction is
- * TS_REDUCTION_NONE.
- * Losses over classes take floating logits (C) or (N, C, d1, ...) and class indices (i64, i32) of
- * sizes () or (N, d1, ...). Losses over pairs take x = self and t = target of the same sizes, whose
- * promoted dtype is floating. bf16 and f16 are computed in f32 and rounded once.
- * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_INDEX (a class out of range, with its position),
+ * Losses. `ts_f(self, target)` is the mean; `_ex` takes options. Gradient rules call
+ * `_backward`, whose `grad` has the sizes of the loss: () unless TS_REDUCTION_NONE is set.
+ * Losses over classes take floating logits (C) or (N, C, d1, ...) and class indices (i64, i32)
+ * of sizes () or (N, d1, ...). Losses over pairs take x = self and t = target of the same sizes,
+ * whose promoted dtype is floating. bf16 and f16 are computed in f32 and rounded once. Errors:
+ * TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_INDEX (a class out of range, with its position),
  * TS_ERR_VALUE (an option), TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
