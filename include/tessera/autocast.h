@@ -86,7 +86,7 @@ TS_API ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast
 
 /* ------------------------------------------------------------------------------ the cache -- */
 
-/** Counters of a thread. */
+/** Counters of a thread's casts and of its cache of casts. */
 typedef struct ts_autocast_stats {
     uint64_t casts; /**< casts computed so far */
     uint64_t hits;  /**< casts taken from the cache so far */
@@ -107,7 +107,8 @@ typedef enum ts_autocast_policy {
     TS_AUTOCAST_KEEP    /**< not cast; the ops that a composite calls are not cast either */
 } ts_autocast_policy;
 /**
- * Sets the policy of an op, which may be registered at run time. Replaces the library's policy.
+ * Sets the policy of an op of the library or of a program, in place of its policy so far. The op
+ * may be registered later.
  * @param out  receives a handle for ts_unregister(), which restores the old policy; may be NULL
  * Errors: TS_ERR_VALUE for a number that is not a policy, TS_ERR_REGISTRY (invalid op name),
  * TS_ERR_NULL, TS_ERR_MEMORY.

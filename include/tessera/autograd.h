@@ -79,8 +79,8 @@ typedef struct ts_node ts_node;
 
 /** Called when the gradient of a tensor is complete, in the thread of the backward; calls are
  *  recorded only with create_graph. Returns the gradient to propagate: a tensor with grad's sizes,
- *  dtype and device (else TS_ERR_SHAPE, TS_ERR_DEVICE); TS_NONE means grad itself. NULL is the
- *  recorded error, or TS_ERR_NULL. */
+ *  dtype and device (else TS_ERR_SHAPE, TS_ERR_DEVICE); TS_NONE means grad itself. NULL ends the
+ *  backward with the recorded error, or TS_ERR_NULL. */
 typedef ts_tensor *(*ts_grad_hook)(void *payload, ts_tensor *grad);
 /** Handle of a hook of a tensor or a node, with which the program removes the hook. */
 typedef struct ts_hook ts_hook;
@@ -100,6 +100,7 @@ TS_API void ts_hook_remove(ts_tensor *t, ts_hook *hook);
  * @param grads  gradients of the node's n results, TS_NONE where none arrived. The hook may replace
  *               entries (same sizes, dtype and device) or set them to TS_NONE; if all are TS_NONE,
  *               the rule or the accumulation does not run
+ * @return TS_OK, or an error, which ends the backward
  */
 typedef ts_status (*ts_node_pre_hook)(void *payload, ts_node *node, ts_tensor **grads, int n);
 /**
@@ -109,6 +110,7 @@ typedef ts_status (*ts_node_pre_hook)(void *payload, ts_node *node, ts_tensor **
  *                     The hook may replace entries (same sizes, dtype and device) or set them to
  *                     TS_NONE. n is 0 for a leaf
  * @param grads        gradients of the node's m results; for a leaf, its accumulated gradient
+ * @return TS_OK, or an error, which ends the backward
  */
 typedef ts_status (*ts_node_post_hook)(void *payload, ts_node *node, ts_tensor **input_grads, int n,
                                        ts_tensor *const *grads, int m);
@@ -208,7 +210,8 @@ TS_API bool ts_function_needs(const ts_function_call *call, int i);
  * For forward: saves n tensors (inputs, outputs, others or TS_NONE) for backward. Further calls
  * append. A tensor that is neither input nor output is saved without history, so a second
  * derivative treats it as a constant. Outside of forward, this function and both
- * ts_function_mark_ functions return TS_ERR_STATE. Further errors: TS_ERR_VALUE (n), TS_ERR_MEMORY.
+ * ts_function_mark_ functions return TS_ERR_STATE. Further errors: TS_ERR_VALUE (n), TS_ERR_NULL,
+ * TS_ERR_MEMORY.
  */
 TS_API ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n);
 /** For backward: saved tensor i in the order of saving, borrowed. NULL with TS_ERR_AUTOGRAD if it

@@ -51,20 +51,19 @@ typedef struct ts_part_pair {
 /**
  * A call of a fused group: a frame that is ready for its kernel. All calls of a group are on one
  * device and iterate over the same sizes, the group's sizes. They run as if in order: a call reads
- * the results of earlier calls. A call is pointwise, with a result of the group's sizes, or by rows
- * (ts_kernel_row_dims() is not 0), with an argument 0 of the group's sizes.
+ * the results of earlier calls. A group consists of these calls:
  *
- * If a group has calls by rows, a row has the same number of last dims in all of them, and each
- * tensor is contiguous along a row or has one element per row. Results of pointwise calls may have
- * one element per row, too. No call of the group reads a result that is a sum over rows or that
- * lacks the dims of a row.
- *
- * A group without calls by rows may have reductions of the same adjacent dims and dtype (their
- * ts_kernel_row_dims() is 0), with an argument 0 of the group's sizes. It may then have pointwise
- * calls whose tensors have the sizes of the results, except for dims of size 1, or one element.
- *
- * The first call of a group may instead be a product; the others are then its epilogue
- * (ts_backend.epilogue_cost).
+ * - Pointwise calls, with a result of the group's sizes.
+ * - Calls by rows (ts_kernel_row_dims() is not 0), with an argument 0 of the group's sizes. A row
+ *   has the same number of last dims in all of them. Each tensor of the group is then contiguous
+ *   along a row or has one element per row, results of pointwise calls included. No call of the
+ *   group reads a result that is a sum over rows or that lacks the dims of a row.
+ * - Only in groups without calls by rows: reductions (ts_kernel_row_dims() is 0) of the same
+ *   adjacent dims and dtype, with an argument 0 of the group's sizes. Such a group may also have
+ *   pointwise calls whose tensors have the sizes of the reductions' results, except for dims of
+ *   size 1, or one element.
+ * - Only as the first call: a product. All other calls are then its epilogue
+ *   (ts_backend.epilogue_cost).
  *
  * Arguments and results of the group with equal addresses are the same tensor. A tensor without
  * data (ts_kernel_data() is NULL) is used only inside the group and needs no memory. If an
@@ -202,7 +201,7 @@ typedef struct ts_backend {
     /** True if the backend's kernel supports this call; called before each kernel of the backend.
      *  The shape rule has accepted the arguments, so ts_kernel_dtype() and the decoders, such as
      *  ts_kernel_convolution(), have their values. The tensors are the caller's: neither cast nor
-     *  packed, and there are no new results. If false, the call runs on the CPU if `flags` has
+     *  packed, and new results are not yet made. If false, the call runs on the CPU if `flags` has
      *  TS_BACKEND_CPU_FALLBACK; otherwise it is TS_ERR_UNSUPPORTED. (optional: always true) */
     bool (*supports)(void *state, const ts_frame *frame);
     /** Switches deterministic mode: kernels use only algorithms whose results do not depend on
@@ -239,9 +238,9 @@ typedef struct ts_backend {
     /** The cost of running calls[0] as a product whose epilogue computes calls[1] to
      *  calls[count - 1], by group_run, which then gets exactly these calls. It is the time that the
      *  epilogue adds to the product, in bytes of memory traffic, beyond loads and stores of the
-     *  calls' tensors. Later calls have one result and read one of an earlier call. Addresses must
-     *  not be read: a tensor with one must be stored, a tensor with NULL is used by these calls
-     *  only.
+     *  calls' tensors. Later calls have one result and read one of an earlier call. The function
+     *  must not access elements. A tensor that has an address (ts_kernel_data()) must be stored; a
+     *  tensor whose address is NULL is used by these calls only.
      *  Negative: not possible, or calls[0] is not a product.
      *  (optional, only with group_takes: products have no epilogues) */
     int64_t (*epilogue_cost)(void *state, const ts_group_call *calls, int count);
@@ -272,8 +271,8 @@ typedef struct ts_backend {
     int64_t (*profile_clock)(void *state);
     /** Returns the size of a device's memory in bytes. (optional: unknown) */
     int64_t (*memory_capacity)(void *state, int device);
-    /** Begins a range of the calling thread with this name for external tools (NVTX); NULL ends the
-     *  thread's innermost range. (optional: no ranges) */
+    /** Begins a range of the calling thread with this name for external tools (NVTX, NVIDIA Tools
+     *  Extension); NULL ends the thread's innermost range. (optional: no ranges) */
     void (*profile_range)(void *state, const char *name);
     /** Sets *parts to an array with the part number (see capture_part) of each captured kernel,
      *  copy and memset, in the order in which they run. The backend owns the array, which is valid

@@ -15,9 +15,9 @@
  * The function's C code runs on each call (except with the option `replay`), so branches, loops and
  * variables behave as in C. The LAZY backend records the function's op calls (forward, backward and
  * optimizer) and does not run them. When the function returns or reads a value, the library looks
- * for a plan, makes one if there is none, and runs the recording by the plan. If plans are too
- * small to gain, or slower than eager calls when timed (on the CPU, without fullgraph, graph and
- * replay), most later calls run without a recording; ts_explain() says so.
+ * for a plan, makes one if there is none, and runs the recording by the plan. On the CPU, plans may
+ * be too small to gain, or slower than eager calls when the library times both. Most later calls
+ * then run without a recording, unless fullgraph, graph or replay is set; ts_explain() says so.
  *
  * A plan says how to run all recordings of one structure: equal ops, sizes, strides, dtypes,
  * integers and flags. Floating-point numbers, seeds and step counts may differ. A read of a value,
@@ -40,14 +40,15 @@ typedef struct ts_compile_opts {
     size_t size;        /**< sizeof(ts_compile_opts) */
     const char *name;   /**< name in reports and errors; copied and cut to 63 bytes; NULL:
                              "function" */
-    bool fullgraph;     /**< a break is an error (TS_ERR_STATE); with `graph`, so is a plan that
-                             cannot be captured (TS_ERR_UNSUPPORTED); with `replay`, so is a call
+    bool fullgraph;     /**< a break is an error (TS_ERR_STATE). With `graph`, a plan that cannot be
+                             captured is an error too (TS_ERR_UNSUPPORTED); with `replay`, a call
                              that cannot be replayed (TS_ERR_STATE, after the call ran) */
     int64_t max_plans;  /**< largest number of plans kept; the least recently used plan is freed
                              first; 0: 64 */
     int64_t max_groups; /**< largest number of fused groups per plan; other calls run one by one.
                              0: no limit; -1: no groups, for example to find out whether a wrong
-                             result comes from a group */
+                             result comes from a group. The environment variable
+                             TS_COMPILE_MAX_GROUPS may lower the limit */
     bool graph;         /**< capture a plan on its third run and launch it as one device graph from
                              then on. Needs a plan on one device that can capture (CUDA). Other
                              plans run call by call; ts_explain() says why */
@@ -141,9 +142,9 @@ TS_API ts_status ts_number_from(const char *op, const char *argument, const doub
  */
 TS_API ts_status ts_counts_from(const char *op, const char *argument, int64_t *const *cells,
                                 int64_t n);
-/** Declares memory that decides which calls the compiled function makes. It copies the bytes, and
- *  the function is replayed only while they are unchanged. The memory must stay valid as a cell of
- *  ts_number_from(). Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
+/** Declares memory that decides which calls the compiled function makes. Copies the bytes; the
+ *  compiled function is replayed only while they are unchanged. The memory must stay valid as a
+ *  cell of ts_number_from(). Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_depends_on(const void *memory, size_t bytes);
 /**
  * Declares that the compiled function replaces the tensor in *variable: it releases the old one, if

@@ -4,10 +4,10 @@
  *
  * Ownership: a function that returns a new `ts_tensor *` adds it to the calling thread's innermost
  * scope (TS_SCOPE), which releases it when the block ends; outside of all scopes, the end of the
- * thread does. An argument that a function returns keeps its owner, and so does a tensor that a
- * comment calls "borrowed". ts_keep() moves a tensor to the parent scope, ts_drop() releases it
- * early; call both in the thread of the scope. Objects that hold tensors use ts_retain() and
- * ts_release().
+ * thread does. If a function returns one of its arguments, that tensor keeps its owner; so does a
+ * tensor that a comment calls "borrowed". ts_keep() moves a tensor to the parent scope, ts_drop()
+ * releases it early; call both in the thread of the scope. Objects that hold tensors use
+ * ts_retain() and ts_release().
  *
  * Errors: a failed call returns NULL or a status other than TS_OK, and writes code and message to
  * the calling thread's error record. A call that gets the NULL of a failed call fails too, with the
@@ -63,7 +63,7 @@ typedef enum ts_status {
     TS_ERR_INTERNAL     /**< a bug in the library */
 } ts_status;
 
-/** Short constant name of a status, e.g. "TS_ERR_SHAPE". */
+/** Name of a status, such as "TS_ERR_SHAPE"; "TS_ERR_?" for any other number. */
 TS_API const char *ts_status_name(ts_status status);
 
 /** Code of the calling thread's last root failure; TS_OK when the record is empty. */
@@ -95,10 +95,11 @@ TS_API ts_status ts_error_set(ts_status status, const char *format, ...)
 TS_API ts_status ts_error_set_hint(ts_status status, const char *hint, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /** Appends " (in PLACE)", with the text of `place`, to the message of the recorded failure, unless
- *  the message names a place already. Returns the recorded code. ts_forward() appends the path of
- *  the innermost module. */
+ *  an earlier call appended one. Returns the recorded code. Changes nothing if place is NULL or no
+ *  failure is recorded. ts_forward() appends the path of the innermost module. */
 TS_API ts_status ts_error_within(const char *place);
-/** Records that allocating `bytes` bytes for `what` ("a tensor") failed. Returns TS_ERR_MEMORY. */
+/** Records that allocating `bytes` bytes of host memory for `what` ("a tensor") failed. Returns
+ *  TS_ERR_MEMORY. */
 TS_API ts_status ts_error_memory(const char *what, int64_t bytes)
     __attribute__((cold, noinline));
 
@@ -156,7 +157,8 @@ typedef void (*ts_log_fn)(void *payload, const char *topic, const char *line);
  * @param payload  passed to callback
  */
 TS_API void ts_log_set_callback(ts_log_fn callback, void *payload);
-/** True if the log writes lines of `topic`. Check it before formatting an expensive line. */
+/** True if the log writes lines of `topic`; false for NULL. Check it before formatting an expensive
+ *  line. */
 TS_API bool ts_log_on(const char *topic);
 /** Formats one line (without newline) and logs it if ts_log_on(topic). The text is escaped as by
  *  ts_escape_text() and cut to 1,023 bytes. */
@@ -208,16 +210,16 @@ typedef struct ts_device {
  *  later calls in the thread overwrite the text; the library's error messages make such calls, so
  *  copy a text that must last. */
 TS_API const char *ts_device_name(ts_device device);
-/** Parses a device name in any case ("cpu", "cuda", "cuda:1", a loaded plugin's name, an index up
- *  to 255) without opening its backend or checking that the device exists; see ts_device_open().
- *  Errors: TS_ERR_VALUE for any other name, TS_ERR_NULL. */
+/** Parses a device name in any case: "cpu", "meta", "cuda", "cuda:1" or the name of a loaded
+ *  plugin, with an index up to 255. Neither opens the backend nor checks that the device exists, as
+ *  ts_device_open() does. Errors: TS_ERR_VALUE for any other name, TS_ERR_NULL. */
 TS_API ts_status ts_device_from_name(const char *name, ts_device *device);
 /** The calling thread's default device: factories without a device argument create tensors on it.
  *  Initially the CPU. */
 TS_API ts_device ts_default_device(void);
 /** Sets the calling thread's default device. TS_ERR_DEVICE for an unknown backend, or for an index
- *  beyond the devices of a backend that has any. CUDA is accepted before ts_backend_open() has
- *  opened it and if it has no device; factories on it then fail. */
+ *  beyond the devices of a backend that has any. CUDA is accepted even if ts_backend_open() has not
+ *  opened it, or if the machine has no CUDA device; factories then fail. */
 TS_API ts_status ts_set_default_device(ts_device device);
 
 /* ---------------------------------------------------------------------------- scalars ---- */
@@ -330,7 +332,7 @@ TS_API uint32_t ts_version(const ts_tensor *t);
  *  tensors. Does not wait for the device. If a compiled function has recorded the calls that
  *  compute t, runs them; NULL, with their error, if that fails. */
 TS_API const void *ts_data(const ts_tensor *t);
-/** Like ts_data(), for writing: increments the version if the result is not NULL. */
+/** Like ts_data(), for writing: increments ts_version() if the result is not NULL. */
 TS_API void *ts_data_mut(ts_tensor *t);
 
 /**
@@ -347,9 +349,10 @@ TS_API ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t 
  *                 when numel is 0
  * @param sizes    ndim sizes
  * @param release  frees the memory: called once with payload, data and its size in bytes, in the
- *                 thread that releases the last tensor that uses the memory; must not call ops.
- *                 NULL: the caller keeps the memory valid until all these tensors are freed,
- *                 including tensors that autograd saves
+ *                 thread that releases the last tensor that uses the memory. That thread may be
+ *                 inside any library call, so release must not call ops. NULL: the caller keeps the
+ *                 memory valid until all these tensors are freed, including tensors that autograd
+ *                 saves
  * @param payload  passed to release
  *
  * After an error the caller still owns the memory, and release is not called.
@@ -411,7 +414,8 @@ TS_API void ts_release(ts_tensor *t);
 /** State of a thread's random generator, Philox4x32-10. */
 typedef struct ts_rng_state {
     uint64_t seed;   /**< Philox key */
-    uint64_t offset; /**< next Philox counter; each random op advances it */
+    uint64_t offset; /**< next Philox counter; each random op advances it by the number of
+                          counters that the op uses */
 } ts_rng_state;
 
 /** Seeds the calling thread's generator; the offset restarts at 0. */
@@ -424,8 +428,8 @@ TS_API void ts_rng_set_state(ts_rng_state state);
 /* ------------------------------------------------------------------ threads and memory ---- */
 
 /** Number of threads that one op may use, the calling thread included; an op uses at most 256.
- *  Initially the value of TS_NUM_THREADS, else the number of processors that the process may
- *  use. */
+ *  Initially the value of the environment variable TS_NUM_THREADS, else the number of processors
+ *  that the process may use. */
 TS_API int ts_num_threads(void);
 /** Sets ts_num_threads() for the whole program. Ops that run meanwhile may use the old or the new
  *  number. The number may exceed the number of processors; results do not depend on it.
@@ -441,8 +445,8 @@ typedef struct ts_memory_stats {
 } ts_memory_stats;
 
 /** Statistics of the host allocator over all threads. A slab of small blocks (64 KiB) counts as in
- *  use as a whole. With TS_ALLOC=system there are no pools: `reserved` is 0. For a device:
- *  ts_device_memory_stats(). */
+ *  use as a whole. With the environment variable TS_ALLOC=system there are no pools: `reserved`
+ *  is 0. For a device: ts_device_memory_stats(). */
 TS_API ts_memory_stats ts_memory_get_stats(void);
 /** Resets the peak to the bytes in use now. For a device: ts_device_memory_reset_peak(). */
 TS_API void ts_memory_reset_peak(void);

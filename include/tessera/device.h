@@ -1,6 +1,6 @@
 /**
- * @file device.h  Functions for devices other than the CPU: waiting, streams, events, pinned host
- * memory.
+ * @file device.h  Functions for devices other than the CPU: waiting, streams, events, pinned
+ * (page-locked) host memory.
  *
  * A backend with streams works asynchronously: an op returns when its work is queued on the calling
  * thread's current stream of the device. Calls that bring values to the host (ts_item(),
@@ -34,12 +34,12 @@ typedef struct ts_event ts_event;
  */
 TS_API ts_status ts_device_open(const char *name, ts_device *device, char *why, size_t size);
 
-/** Number of devices of a backend, which ts_device.backend identifies; 1 for CPU and META, 0 if the
- *  backend is not loaded. */
+/** Number of devices of a backend, at most 256; 1 for CPU and META, 0 if the backend is not loaded.
+ *  backend: as in ts_device. */
 TS_API int ts_device_count(uint8_t backend);
 /** Waits until everything queued on the device has been done. Errors: TS_ERR_DEVICE (no such
- *  device), TS_ERR_UNSUPPORTED (inside a call that compile.h captures), and those of the backend,
- *  which may report a failure of earlier work. */
+ *  device), TS_ERR_UNSUPPORTED (while a compiled function (compile.h) is captured as a device
+ *  graph), and those of the backend, which may report a failure of earlier work. */
 TS_API ts_status ts_synchronize(ts_device device);
 
 /** Makes a stream, which the caller frees with ts_stream_free(). *stream becomes NULL, without an

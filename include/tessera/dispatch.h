@@ -28,7 +28,7 @@ typedef uint64_t ts_keyset;
 typedef uint8_t ts_key;
 
 /** Keys of the library. Keys 0 to 15 are backends; ts_register_backend_key() names 2 to 13. Keys 16
- *  to 62 are layers; ts_register_layer() names those between the library's own. */
+ *  to 62 are layers; ts_register_layer() names those that the library does not use. */
 enum {
     TS_KEY_CPU = 0,
     TS_KEY_CUDA = 1,
@@ -120,8 +120,9 @@ static inline ts_value ts_value_integral(ts_tag kind, int64_t i)
     v.i = i;
     return v;
 }
-/** Boxes a borrowed list of `count` entries, a number, a dtype, a device or a borrowed string. The
- *  rules at ts_value_none() apply. */
+/** ts_value_list() boxes a borrowed list of `count` entries; kind: TS_TAG_TENSORS or TS_TAG_INTS.
+ *  The functions after it box a borrowed list, a number, a dtype, a device or a borrowed string.
+ *  The rules at ts_value_none() apply. */
 static inline ts_value ts_value_list(ts_tag kind, const void *list, int64_t count)
 {
     if (count != (int32_t)count || count < 0)
@@ -211,7 +212,7 @@ struct ts_frame {
     ts_keyset keys;         /**< the running key and the keys below it that are still to run */
     const ts_value *args;   /**< nargs values */
     ts_value *rets;         /**< nrets values */
-    ts_thread *thread;
+    ts_thread *thread;      /**< the library's state of the calling thread */
     ts_plan *plan;          /**< written by the op's shape rule, for backend kernels and composites;
                                  NULL in layers, and for ops without a rule */
     const void *site;       /**< return address of the public function */
@@ -295,8 +296,10 @@ typedef struct ts_registration ts_registration;
  * previous one.
  * @param op      name of the op, which may be registered later; for a kernel that a backend
  *                registers in install(), before the load of the backend ends
- * @param schema  the schema that the kernel was written for; NULL skips the check. A mismatch is an
- *                error of this call or, if the op is registered later, of that registration
+ * @param schema  the schema that the kernel was written for; NULL skips the check. Numbers of
+ *                arguments and results and the types of arguments must be the op's; names do not
+ *                matter. A mismatch is an error of this call or, if the op is registered later, of
+ *                that registration
  * @param out     receives a handle for ts_unregister(); may be NULL
  * Errors: TS_ERR_NULL, TS_ERR_REGISTRY (invalid op name, unknown key, another schema),
  * TS_ERR_FORMAT (malformed schema), TS_ERR_MEMORY.
@@ -435,10 +438,10 @@ TS_API void ts_timers_reset(void);
 /** Formats of the report. */
 typedef enum ts_timers_format { TS_TIMERS_TABLE, TS_TIMERS_CSV, TS_TIMERS_JSON } ts_timers_format;
 /**
- * Writes, for each thread, a row with calls and self time per (op, layer), and rows for the
- * backward engine, the timers' own calibrated cost and the time between calls. The rows sum exactly
- * to the wall time, a sum over threads. A build without timers writes no rows. Errors: TS_ERR_NULL,
- * TS_ERR_VALUE (format), TS_ERR_MEMORY, TS_ERR_IO.
+ * Writes, for each thread, a row per (op, layer) with calls and self time (without inner calls),
+ * and rows for the backward engine, the timers' own calibrated cost and the time between calls. The
+ * rows sum exactly to the wall time, a sum over threads. A build without timers writes no rows.
+ * Errors: TS_ERR_NULL, TS_ERR_VALUE (format), TS_ERR_MEMORY, TS_ERR_IO.
  */
 TS_API ts_status ts_timers_write(FILE *out, ts_timers_format format);
 /**
@@ -447,7 +450,8 @@ TS_API ts_status ts_timers_write(FILE *out, ts_timers_format format);
  */
 TS_API ts_status ts_timers_write_top(FILE *out, int rows);
 
-/** Calls of an op at a layer and their self time in ns, summed over threads. */
+/** Calls of an op at a layer and their self time (without inner calls) in ns, summed over
+ *  threads. */
 typedef struct ts_timer_cell {
     uint64_t calls;
     double self_ns;
@@ -465,7 +469,7 @@ typedef struct ts_timer_totals {
 TS_API ts_timer_totals ts_timers_totals(void);
 
 /** Calls the op "noop", which does nothing, to measure the dispatcher. Kernels may be registered
- *  for the op. */
+ *  for the op. Errors: TS_ERR_NULL, TS_ERR_STATE (released), and those of such kernels. */
 TS_API ts_status ts_noop(ts_tensor *a, ts_tensor *b, ts_scalar c);
 
 TS_END_DECLS

@@ -117,9 +117,9 @@ typedef struct ts_slice_range {
 TS_API ts_slice_range ts_kernel_slice(const ts_frame *frame);
 
 /**
- * Bound for cross_entropy's gradient: if |lse| of a position (its log-sum of exponentials) is at
- * most this, exp(x - lse) is the probability to within 2^-20. Above it, kernels normalise the
- * position's probabilities again.
+ * Bound for cross_entropy's gradient. If |lse| of a position (its log-sum of exponentials) is at
+ * most this, f32 rounds lse by at most 2^-20, so exp(x - lse) is the probability with a relative
+ * error of 2^-20. Above it, kernels normalise the position's probabilities again.
  */
 enum { TS_LSE_EXACT = 32 };
 

@@ -5,10 +5,10 @@
  *
  * Each is a dispatch layer above the backends and below autograd. It sees all ops that run, after
  * autocast, including the ops of backward. One call switches a layer on or off for the calling
- * thread or for all threads (TS_ERR_VALUE for an invalid scope, TS_ERR_REGISTRY if no dispatch key
- * is free, TS_ERR_MEMORY). The environment variable TS_LAYERS=nan,shapes,determinism switches these
- * layers on for all threads when the library loads; their reports then go to stderr, until
- * ts_layers_report_to() is called.
+ * thread or, except for the counter of work, for all threads. Errors of these calls: TS_ERR_VALUE
+ * for an invalid scope, TS_ERR_REGISTRY if no dispatch key is free, TS_ERR_MEMORY. The environment
+ * variable TS_LAYERS=nan,shapes,determinism switches these layers on for all threads when the
+ * library loads; their reports then go to stderr, until ts_layers_report_to() is called.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_LAYERS_H
@@ -47,18 +47,18 @@ TS_API void ts_layers_report_to(ts_layer_report_fn callback, void *payload, FILE
 
 /**
  * Switches the NaN finder on or off. The finder checks the floating results and written tensors of
- * each op for NaN and infinity. The first op with such a value in its output and none in its inputs
- * is reported and fails with TS_ERR_VALUE; the message has the op, its arguments and the result.
- * Tensors that the op wrote in place stay written. After that, ops are not checked in any thread
- * until ts_nan_finder_reset(). Ops with uninitialised results (empty) and META tensors are not
- * checked.
+ * each op for NaN and infinity. The first op that has such a value in its output, and none in its
+ * arguments (tensors and numbers), is reported and fails with TS_ERR_VALUE; the message has the op,
+ * its arguments and the result. Tensors that the op wrote in place stay written. After that, ops
+ * are not checked in any thread until ts_nan_finder_reset(). Each check waits for the device. Ops
+ * with uninitialised results (empty) and META tensors are not checked.
  */
 TS_API ts_status ts_nan_finder(ts_layer_scope scope, bool on);
 /** Makes the NaN finder check ops again after it has found a NaN or an infinity. */
 TS_API void ts_nan_finder_reset(void);
 
-/** Switches the shape logger on or off. The logger reports each call that succeeds, with the
- *  sizes, dtypes and devices of its arguments and results. */
+/** Switches the shape logger on or off. The logger reports each call that succeeds, with the sizes
+ *  and dtypes of its arguments and results. */
 TS_API ts_status ts_shape_logger(ts_layer_scope scope, bool on);
 
 /**

@@ -4,9 +4,9 @@
  * ceilings that ts_prof_calibrate() measures on the machine.
  *
  * A profile has one row for each combination of op, layer, scope and class of shapes: number of
- * calls, self time, floating-point operations, and the fewest bytes that the calls must move. The
- * rows sum to the wall time. `TS_PROF=1 ./program` profiles any program without a change; see
- * docs/profile.md.
+ * calls, self time (without inner calls), floating-point operations, and the fewest bytes that the
+ * calls must move. The rows sum to the wall time. `TS_PROF=1 ./program` profiles any program
+ * without a change; see docs/profile.md.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_PROFILE_H
@@ -29,10 +29,10 @@ typedef struct ts_prof_opts {
     int64_t last_step;  /**< last recorded step; 0: record until ts_prof_stop() */
     bool trace;         /**< also record each single call, in 64 bytes, up to 256 MiB for all
                              threads; further calls are counted as lost */
-    bool memory;        /**< also record when the memory of tensors is allocated and freed; not of
-                             CPU tensors of at most 1 KiB */
-    bool ranges;        /**< also mark scopes and steps as ranges for external tools (NVTX), if a
-                             loaded backend has profile_range() */
+    bool memory;        /**< also record when the memory of tensors is allocated and freed, except
+                             of CPU tensors of at most 1 KiB */
+    bool ranges;        /**< also mark scopes and steps as ranges for external tools (NVTX, NVIDIA
+                             Tools Extension), if a loaded backend has profile_range() */
     bool detail;        /**< divide the time of a backend's row into shape rule, allocation, casts
                              and kernel */
     bool flight;        /**< with trace: each thread keeps its latest 65,536 calls, not its first */
@@ -43,8 +43,11 @@ typedef struct ts_prof_opts {
     int64_t warmup;     /**< next steps, whose records are dropped */
     int64_t active;     /**< next steps, which make the cycle's profile; 0: no schedule */
     int64_t repeat;     /**< number of cycles; 0: until ts_prof_stop() */
-    /** Receives each cycle's profile and owns it; cycles count from 1. Called in the thread that
-     *  ends the cycle's last step. It may call ts_prof_stop(), but runs no operators. */
+    /** Receives each cycle's profile and owns it (ts_profile_free()); cycles count from 1. The
+     *  thread that ends the cycle's last step calls `ready`, inside ts_prof_step(), ts_prof_stop()
+     *  or, in a program without ts_prof_step(), inside the op call that ends the step. `ready` may
+     *  call ts_prof_stop() but no operators: under the key masks of that op call they could skip
+     *  layers such as autograd, and random ones would change the program's random numbers. */
     void (*ready)(ts_profile *profile, int64_t cycle, void *user);
     void *user; /**< passed to `ready` */
 } ts_prof_opts;
@@ -54,8 +57,8 @@ typedef struct ts_prof_opts {
  * which use the same counters; ts_timers_reset() restarts a running profile.
  * @param opts  NULL: all members zero
  * Errors: TS_ERR_VALUE for an invalid size, steps out of order or an invalid schedule, TS_ERR_NULL
- * for a schedule without `ready`, TS_ERR_STATE while a profile records or a schedule runs,
- * TS_ERR_UNSUPPORTED in a build without timers, TS_ERR_MEMORY.
+ * for a schedule without `ready`, TS_ERR_STATE while a profile records or a schedule runs, or if
+ * the system's clock does not advance, TS_ERR_UNSUPPORTED in a build without timers, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_prof_start(const ts_prof_opts *opts);
 /** Ends recording; the recorded data stays for ts_profile_take(). Ends a schedule: `ready` receives
@@ -64,15 +67,16 @@ TS_API ts_status ts_prof_stop(void);
 /** True while a profile records or a schedule runs. */
 TS_API bool ts_prof_active(void);
 /**
- * Ends a step of the training loop. In a program that never calls it, a step ends at the first call
- * after an optimizer's update.
+ * Ends a step of the training loop. In a program that never calls it, a step ends at the first op
+ * call after an optimizer's update. Steps of one thread count: the first thread that ends one.
  */
 TS_API void ts_prof_step(void);
-/** Opens a scope such as "data" or "attention", nested in the thread's current scope. The library
- *  opens the scope "backward" itself. '/' and ';' in the name become '_'; longer names are cut to
- *  39 bytes. Does nothing while no profile records. Errors: TS_ERR_NULL. */
+/** Opens a scope such as "data" or "attention" for the calling thread, nested in its current scope.
+ *  The library opens the scope "backward" itself. '/' and ';' in the name become '_', control
+ *  characters are escaped as by ts_escape_text(), and names are cut to 39 bytes. Does nothing while
+ *  no profile records. Errors: TS_ERR_NULL. */
 TS_API ts_status ts_prof_enter(const char *name);
-/** Closes the thread's innermost scope; does nothing if none is open. */
+/** Closes the calling thread's innermost scope; does nothing if none is open. */
 TS_API void ts_prof_leave(void);
 
 /** Purposes of a tensor's memory that the library cannot recognise itself. */
@@ -98,8 +102,8 @@ static inline void ts_prof_leave_block(const bool *entered)
 
 /* ------------------------------------------------------------------------ the machine ---- */
 
-/** Number of buffer sizes at which bandwidth is measured: on the CPU 32 KiB times 4^i, 0 <= i < 8;
- *  on a device 2 to 512 MiB. */
+/** Number of buffer sizes of the bandwidth curve in ts_prof_machine: for the CPU 32 KiB times 4^i,
+ *  0 <= i < 8 (up to 512 MiB), for another device eight sizes from 2 to 512 MiB. */
 #define TS_PROF_CURVE 8
 
 /** Ceilings of this machine, measured with the number of threads that ops use. */
@@ -109,8 +113,11 @@ typedef struct ts_prof_machine {
     int threads;                   /**< number of threads of the measurement */
     double gemm_flops;             /**< FLOP/s of an f32 matrix product */
     double vector_flops;           /**< FLOP/s of f32 multiplications and additions, not fused */
-    double bytes_at[TS_PROF_CURVE]; /**< buffer sizes, bytes */
-    double bandwidth[TS_PROF_CURVE]; /**< bytes/s, reads plus writes, in a buffer of bytes_at[i] */
+    double bytes_at[TS_PROF_CURVE]; /**< buffer sizes, bytes, ascending; one half is the source of
+                                        the copy, the other its destination */
+    double bandwidth[TS_PROF_CURVE]; /**< bytes/s, reads plus writes, in a buffer of bytes_at[i]. On
+                                        the CPU, sizes above an eighth of the main memory are not
+                                        measured: they get that of the largest measured size */
     double call_ns;                /**< time of a one-element call in the backend's slot, ns; of
                                         another device than the CPU: the host's time of that call */
     double entry_ns;               /**< time of such a call before its first slot: boxing */
@@ -125,8 +132,9 @@ typedef struct ts_prof_machine {
 
 /**
  * Measures the machine, or reads an earlier measurement from a file: one per host, processor and
- * number of threads in $XDG_CACHE_HOME/tessera (~/.cache/tessera), which must belong to the user.
- * Takes up to ten seconds. A folder that cannot be written is not an error. Resets the timers.
+ * number of threads in $XDG_CACHE_HOME/tessera, or ~/.cache/tessera if the variable is not an
+ * absolute path. A file that belongs to another user, or that others may write, is ignored. Takes
+ * up to ten seconds. A folder that cannot be written is not an error. Resets the timers.
  * @param anew     measure even if the file exists
  * @param machine  receives the ceilings; the caller sets machine->size
  * Errors: TS_ERR_STATE while a profile records, TS_ERR_VALUE for an invalid size, TS_ERR_MEMORY,
@@ -157,14 +165,14 @@ typedef enum ts_profile_format {
 /** How the wall time divides into work and overhead; the verdict follows from these shares. */
 typedef struct ts_profile_shares {
     size_t size; /**< sizeof(ts_profile_shares), set by the caller */
-    double wall_ns;
+    double wall_ns; /**< wall time of the profile, ns, summed over threads */
     /** Shares of the wall time, which sum to 1. compute, memory: ops limited by arithmetic, by
      *  bandwidth; overhead: dispatch; outside: the program's own code between calls; profiler: the
      *  profiler's overhead; unknown: ops without a cost formula. */
     double compute, memory, overhead, outside, profiler, unknown;
     const char *verdict; /**< "compute-bound", "memory-bound", "overhead-bound", "outside-bound",
-                              "mixed", "unreliable" or "empty" */
-    int64_t steps, errors; /**< errors: rows above a measured ceiling */
+                              "mixed", "unreliable" or "empty"; a string constant */
+    int64_t steps, errors; /**< recorded steps; rows that are faster than a measured ceiling */
 } ts_profile_shares;
 
 /**
@@ -186,6 +194,7 @@ TS_API ts_status ts_profile_compare(const ts_profile *before, const ts_profile *
 /** Copies the shares of a profile to *shares; the caller sets shares->size. Errors: TS_ERR_NULL,
  *  TS_ERR_VALUE for an invalid size. */
 TS_API ts_status ts_profile_get_shares(const ts_profile *profile, ts_profile_shares *shares);
+
 /* ----------------------------------------------------------------------- trying advice ---- */
 
 /** Kinds of knobs (ts_knob): what the knob's number means, or what its value `trial` makes the
@@ -218,7 +227,8 @@ typedef struct ts_knob {
 typedef struct ts_try_opts {
     size_t size;    /**< sizeof(ts_try_opts) */
     int64_t warmup; /**< steps before each measurement; 0: 3 */
-    int64_t steps;  /**< steps per measurement; 0: 10 */
+    int64_t steps;  /**< steps per measurement; 0: 10, or without a profile as many as take 2 ms if
+                         that is more, but at most 100,000 */
     int64_t rounds; /**< measurements per value; the shortest counts; 0: 3 */
     FILE *out;      /**< receives the report; NULL: stdout */
 } ts_try_opts;
@@ -232,7 +242,8 @@ typedef struct ts_try_opts {
  * @param knobs  `count` knobs, at least one; receives the results
  * @param opts   NULL: all members zero
  * Errors: those of step, of ts_prof_start() and of ts_profile_take(); TS_ERR_VALUE for count,
- * opts or a knob; TS_ERR_NULL, also for a knob without name or value.
+ * opts or a knob; TS_ERR_NULL, also for a knob without name or value; TS_ERR_IO if the report
+ * cannot be written.
  */
 TS_API ts_status ts_prof_try(ts_status (*step)(void *user), void *user, ts_knob *knobs, int count,
                              const ts_try_opts *opts);

@@ -38,7 +38,7 @@ typedef struct ts_progress_opts {
     ts_progress_mode mode;
     double interval;       /**< time between lines, s; 0: 0.1 for BAR, 5 for PLAIN */
     double smoothing;      /**< decay per step, in [0, 1), of the moving average that is shown as
-                                the loss; 0: 0.95 */
+                                the loss; 0: 0.95. A NaN or infinite loss is shown itself */
     FILE *stream;          /**< borrowed; NULL: stderr */
     double (*clock)(void); /**< returns seconds that never decrease; NULL: the monotonic clock */
 } ts_progress_opts;
@@ -109,9 +109,9 @@ TS_API ts_csv *ts_csv_create(const char *path, const char *const *columns, int n
 TS_API ts_csv *ts_csv_resume(const char *path, const char *const *columns, int ncolumns,
                              int64_t last_step);
 /**
- * Appends a row with one write(). Numbers have nine significant digits, which restore every f32;
- * whole numbers below 2^53 are written in full, and NaN is an empty cell. If the write fails (a
- * full disk), the part of the row that was written is removed.
+ * Appends a row, with one write() unless the system writes less. Numbers have nine significant
+ * digits, which restore every f32; whole numbers below 2^53 are written in full, and NaN is an
+ * empty cell. If the write fails (a full disk), the part of the row that was written is removed.
  * @param values    ncolumns numbers
  * @param ncolumns  as in ts_csv_create(), else TS_ERR_VALUE
  * Errors: also TS_ERR_IO, TS_ERR_NULL, TS_ERR_MEMORY.

@@ -81,8 +81,8 @@ TS_API int64_t ts_grad_scaler_skipped(const ts_grad_scaler *s);
  * Returns how many the scaler has; 0 for NULL. Waits for the device. */
 TS_API int64_t ts_grad_scaler_numbers(const ts_grad_scaler *s, ts_named_number *out,
                                       int64_t capacity);
-/** Sets a number by its name; TS_ERR_INDEX for an unknown name, TS_ERR_VALUE for an invalid value.
- */
+/** Sets a number by its name. Errors: TS_ERR_INDEX for an unknown name, TS_ERR_VALUE for an invalid
+ *  value, TS_ERR_NULL. */
 TS_API ts_status ts_grad_scaler_set_number(ts_grad_scaler *s, const char *name, double value);
 
 TS_END_DECLS

@@ -49,7 +49,8 @@ TS_API ts_module *ts_embedding_new(int64_t count, int64_t width);
  *  TS_ERR_VALUE. */
 TS_API ts_module *ts_layer_norm_new(int64_t width, double eps, bool bias);
 /** x / sqrt(mean(x^2) + eps) * weight over the last dim, of size width. Parameter "weight" (width),
- *  ones. eps 0 means the epsilon of f64 if x is f64, else of f32. */
+ *  ones. eps 0 means the epsilon of f64 if x is f64, else of f32; a negative one is
+ *  TS_ERR_VALUE. */
 TS_API ts_module *ts_rms_norm_new(int64_t width, double eps);
 
 /** ts_dropout() with probability p, 0 to 1: in training, zeroes elements with probability p and

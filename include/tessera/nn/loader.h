@@ -19,7 +19,8 @@
 
 TS_BEGIN_DECLS
 
-/** Returns batches one after the other. Only one thread at a time may use a loader. */
+/** Returns batches one after the other. Only one thread at a time may use a loader. After a fork,
+ *  the child's copy prepares the same batches in the caller's thread. */
 typedef struct ts_loader ts_loader;
 
 /** Options of ts_loader_open() and ts_loader_new(). */

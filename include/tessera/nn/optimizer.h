@@ -31,7 +31,8 @@ typedef struct ts_group_opts {
     size_t size; /**< sizeof(ts_group_opts) */
     double lr;
     double weight_decay; /**< SGD, Adam: added to the gradient; AdamW: decoupled */
-    double momentum;     /**< SGD; must stay 0 in a group added with 0, which has no buffers */
+    double momentum;     /**< SGD; must stay 0 in a group added with 0, which has no momentum
+                              buffers: otherwise a step is TS_ERR_NULL */
     double dampening;    /**< SGD */
     bool nesterov;       /**< SGD */
     double beta1, beta2, eps; /**< Adam, AdamW */
@@ -99,7 +100,8 @@ TS_API ts_status ts_optimizer_set_max_norm(ts_optimizer *o, double max_norm);
  *  TS_ERR_NULL, TS_ERR_MEMORY, and those of ts_sgd_() or ts_adamw_() (ops/optim.h). If the update
  *  of a group fails, the groups before it are already updated. */
 TS_API ts_status ts_optimizer_step(ts_optimizer *o);
-/** Removes the gradients, so that the next backward stores its gradients without an addition. */
+/** Removes the gradients of all parameters, so that the next backward stores its gradients without
+ *  an addition. NULL-safe. */
 TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
 
 /* ------------------------------------------------------------------------- checkpoints ---- */

@@ -1,9 +1,10 @@
 /**
  * @file attention.h
  * Scaled dot-product attention: softmax(scale · query · keyᵀ) · value, without the matrix
- * of scores in memory (FlashAttention, Dao et al. 2022). Dtypes: f64, f32, bf16 and f16, the last
- * two computed in f32; any strides. docs/attention.md defines each option and the gradients.
- * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY.
+ * of scores in memory (FlashAttention, Dao et al. 2022). Query, key and value have one dtype: f64,
+ * f32, or bf16 or f16, which are computed in f32. They may have any strides. docs/attention.md
+ * defines each option and the gradients. Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE,
+ * TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_ATTENTION_H
@@ -21,11 +22,13 @@ TS_BEGIN_DECLS
 typedef struct ts_attention_opts {
     size_t size;  /**< sizeof(ts_attention_opts) */
     double scale; /**< factor of query · keyᵀ; 0: 1 / sqrt(D) */
-    bool causal;  /**< each row sees the keys up to its own key, as with window_right = 0 */
+    bool causal;  /**< each row sees the keys up to its own key: window_right is then 0, whatever
+                       the field says */
     /**
-     * Address of a mask that broadcasts to (B, H, Sq, Sk), 0 to 4 dims; NULL: none. A bool mask is
-     * true where a row sees a key. Any other mask is added to the scores; it has the query's dtype,
-     * or may be f32 if the query is bf16 or f16. The mask has no gradient.
+     * Address of a mask that broadcasts to (B, H, Sq, Sk), 0 to 4 dims; NULL, or the address of
+     * TS_NONE: none. A bool mask is true where a row sees a key. Any other mask is added to the
+     * scores; it has the query's dtype, or may be f32 if the query is bf16 or f16. The mask has no
+     * gradient.
      */
     ts_tensor *const *mask;
     /**

@@ -16,13 +16,14 @@ TS_BEGIN_DECLS
  * place: running = (1 - momentum) * running + momentum * batch, where the batch's variance of n
  * elements is divided by n - 1. Otherwise mean and var are the running statistics.
  * @param self          (N, C, ...)
- * @param running_mean  (C), of self's dtype, or f32 if self is bf16 or f16; in training contiguous.
- *                      In training, running_mean and running_var may both be TS_NONE: no statistics
- *                      are kept
+ * @param running_mean  (C). In training contiguous and of any floating dtype; otherwise of self's
+ *                      dtype, or f32 if self is bf16 or f16. In training, running_mean and
+ *                      running_var may both be TS_NONE: no statistics are kept
  * @param running_var   like running_mean
  * @param weight        (C), or TS_NONE
  * @param bias          (C), or TS_NONE
- * @param momentum      0 to 1; with 1 / k in call k, running statistics are averages of all calls
+ * @param momentum      0 to 1; with 1 / k in call k = 1, 2, ..., running statistics are averages
+ *                      over all calls
  * @param eps           finite, at least 0; added to the variance
  */
 TS_API ts_tensor *ts_batch_norm(ts_tensor *self, ts_tensor *running_mean, ts_tensor *running_var,

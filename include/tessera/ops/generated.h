@@ -59,7 +59,8 @@ TS_API ts_tensor *ts_eye(int64_t rows, int64_t columns, ts_dtype dtype);
 /*
  * Random numbers from Philox4x32-10. A call reserves counters from the thread's generator
  * (ts_manual_seed). Element i of the result depends only on the seed, the first counter and i, not
- * on layout or number of threads.
+ * on layout or number of threads. Functions that take sizes, and ts_randperm(), create the result
+ * on the calling thread's default device unless they have a device argument.
  *
  * In-place forms write every element and return t; to write a leaf that requires grad, use
  * TS_NO_GRAD. Errors: TS_ERR_VALUE for parameters, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_MEMORY.
@@ -121,7 +122,9 @@ TS_API ts_tensor *ts_multinomial(ts_tensor *probs, int64_t num_samples, bool rep
 
 /* ---------------------------------------------------------------------------------- copy ---- */
 /*
- * Copies, conversions, and reading values from tensors.
+ * Copies and conversions, from and to any dtype. Errors: TS_ERR_SHAPE (sizes do not broadcast),
+ * TS_ERR_DTYPE (invalid dtype), TS_ERR_UNSUPPORTED (from META, whose tensors have no values, to
+ * another device, or no kernel), TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
 /**
@@ -143,8 +146,7 @@ TS_API ts_tensor *ts_to(ts_tensor *self, ts_dtype dtype);
 
 /**
  * Copy of self on another device; always a new tensor, contiguous or channels-last as self. A copy
- * to META has sizes and dtype only. Errors: TS_ERR_UNSUPPORTED (from META, whose tensors have no
- * values, or to a device without a to_device kernel), TS_ERR_DEVICE (invalid device).
+ * to META has sizes and dtype only.
  */
 TS_API ts_tensor *ts_to_device(ts_tensor *self, ts_device device);
 
@@ -342,7 +344,10 @@ TS_API ts_tensor *ts_minimum_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_minimum() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_minimum_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
-/** Angle in radians of the point (x = other, y = self), from -pi to pi. */
+/**
+ * Angle in radians of the point (x = other, y = self), from -pi to pi. Integers and bool are
+ * computed in f32 and give f32.
+ */
 TS_API ts_tensor *ts_atan2(ts_tensor *self, ts_tensor *other);
 /** ts_atan2() with a plain number. */
 TS_API ts_tensor *ts_atan2_scalar(ts_tensor *self, ts_scalar other);
@@ -353,7 +358,10 @@ TS_API ts_tensor *ts_atan2_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_atan2() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_atan2_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
-/** Length sqrt(self^2 + other^2) of a vector; infinite where self or other is. */
+/**
+ * Length sqrt(self^2 + other^2) of a vector; infinite where self or other is. Integers and bool are
+ * computed in f32 and give f32.
+ */
 TS_API ts_tensor *ts_hypot(ts_tensor *self, ts_tensor *other);
 /** ts_hypot() with a plain number. */
 TS_API ts_tensor *ts_hypot_scalar(ts_tensor *self, ts_scalar other);
@@ -914,13 +922,13 @@ TS_API ts_tensor *ts_mish_backward(ts_tensor *grad, ts_tensor *self);
 
 /* -------------------------------------------------------------------------------- reduce ---- */
 /*
- * `ts_f(t)` reduces all elements, `ts_f_dims` a list of dims (an empty list: all), `ts_f_dim` one
- * dim. Negative dims count from the end. With keepdim, reduced dims stay with size 1. `_out` writes
- * to a tensor of the result's sizes and dtype. Sums use fixed blocks, so their bits do not depend
- * on the number of threads. bf16 and f16 are summed in f32. mean, var, std, norm and logsumexp are
- * for floating dtypes. Errors: TS_ERR_INDEX (dim), TS_ERR_VALUE (a dim twice, or norm's p),
- * TS_ERR_DTYPE, TS_ERR_SHAPE (amax, amin or the norm with p = INFINITY of no elements, or a wrong
- * `out`), TS_ERR_MEMORY.
+ * `ts_f(t)` reduces all elements, `ts_f_dims` a list of dims (an empty list: all), `ts_f_dim`
+ * one dim. Negative dims count from the end. With keepdim, reduced dims stay with size 1. Sums
+ * use fixed blocks, so their bits do not depend on the number of threads. bf16 and f16 are
+ * summed in f32. mean, var, std, norm and logsumexp are for floating dtypes, the others for all.
+ * Errors: TS_ERR_INDEX (dim), TS_ERR_VALUE (a dim twice, or norm's p), TS_ERR_DTYPE,
+ * TS_ERR_SHAPE (amax, amin or the norm with p = INFINITY of no elements, or a wrong `out`),
+ * TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
 /**
@@ -931,7 +939,7 @@ TS_API ts_tensor *ts_sum_to_size(ts_tensor *self, const int64_t *sizes, int ndim
 
 /**
  * Gradient of a sum: a view of the sum's gradient, expanded to the sizes of its argument.
- * @param self   with or without the summed dims, of size 1
+ * @param self   gradient of the sum; the summed dims are left out or have size 1
  * @param sizes  sizes of the sum's argument
  * @param dims   the summed dims; an empty list: all
  */
@@ -1059,9 +1067,9 @@ TS_API ts_tensor *ts_logsumexp_out(ts_tensor *out, ts_tensor *self, const int64_
 
 /* ----------------------------------------------------------------------------------- arg ---- */
 /*
- * Indices of extremes, as i64. Among equal elements the first is chosen; NaN is chosen before any
- * number. Errors: TS_ERR_INDEX (dim out of range), TS_ERR_SHAPE (no elements, or `out` does not
- * fit), TS_ERR_DTYPE, TS_ERR_MEMORY.
+ * Extremes of a tensor of any dtype, and their indices, as i64. Among equal elements the first is
+ * chosen; NaN is chosen before any number. Errors: TS_ERR_INDEX (dim out of range), TS_ERR_SHAPE
+ * (no elements to choose from, or `out` does not fit), TS_ERR_DTYPE (`out`), TS_ERR_MEMORY.
  */
 
 /** Row-major index of the largest of all elements: a 0-dim i64 tensor. */
@@ -1097,8 +1105,8 @@ TS_API ts_tensor *ts_min_dim(ts_tensor *self, int dim, bool keepdim, ts_tensor *
 
 /* ---------------------------------------------------------------------------------- scan ---- */
 /*
- * Cumulative sums along a dim. Errors: TS_ERR_INDEX (dim out of range), TS_ERR_DTYPE, TS_ERR_SHAPE
- * (`out` does not fit), TS_ERR_MEMORY.
+ * Cumulative sums along a dim, of any dtype. Errors: TS_ERR_INDEX (dim out of range), TS_ERR_DTYPE,
+ * TS_ERR_SHAPE (`out` does not fit), TS_ERR_MEMORY.
  */
 
 /**
@@ -1211,7 +1219,8 @@ TS_API ts_tensor *ts_log_softmax_backward(ts_tensor *grad, ts_tensor *result, in
  * Layer and RMS normalisation over the last dims of an f64, f32, bf16 or f16 tensor; bf16 and f16
  * are computed in f32 and rounded once. Weight and bias have the sizes of the normalised dims and
  * self's dtype; TS_NONE omits either. Their gradients do not depend on the number of threads.
- * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
+ * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_VALUE (eps is negative or not finite), TS_ERR_DEVICE,
+ * TS_ERR_MEMORY.
  */
 
 /**
@@ -1230,11 +1239,12 @@ TS_API ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tens
 
 /* --------------------------------------------------------------------------------- index ---- */
 /*
- * Reads and writes by index tensors (i64 or i32), in any dtype (index_add and scatter_add: any but
- * bool); src has self's dtype. A negative or too large index is TS_ERR_INDEX, with its value,
- * position and bound; on the CPU, nothing is then written. Sums over equal indices do not depend on
- * the number of threads.
- * Other errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_MEMORY.
+ * Reads and writes by index tensors (i64 or i32), in any dtype (index_add, scatter_add and
+ * embedding_backward, which sum: any but bool); src has self's dtype. A negative or too large index
+ * is TS_ERR_INDEX, with its value, position and bound; on the CPU, nothing is then written. Sums
+ * over equal indices do not depend on the number of threads. Other errors: TS_ERR_INDEX (dim,
+ * padding_idx), TS_ERR_VALUE (num_classes), TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_DEVICE, TS_ERR_NULL,
+ * TS_ERR_MEMORY.
  */
 
 /**
@@ -1265,9 +1275,9 @@ TS_API ts_tensor *ts_index_add(ts_tensor *self, int dim, ts_tensor *index, ts_te
 TS_API ts_tensor *ts_index_add_(ts_tensor *self, int dim, ts_tensor *index, ts_tensor *src);
 
 /**
- * result[i][j][k] = self[i][index[i][j][k]][k] for dim 1, other dims likewise.
- * @param index  has self's number of dims, at most self's sizes in the other dims, and the result's
- *               sizes
+ * result[i][j][k] = self[i][index[i][j][k]][k] for dim 1; for other dims likewise.
+ * @param index  has self's number of dims, and at most self's size in each dim other than dim; the
+ *               result has its sizes
  */
 TS_API ts_tensor *ts_gather(ts_tensor *self, int dim, ts_tensor *index);
 
@@ -1294,7 +1304,7 @@ TS_API ts_tensor *ts_one_hot(ts_tensor *index, int64_t num_classes);
 
 /* ---------------------------------------------------------------------------------- mask ---- */
 /*
- * Triangular parts, and elements selected by a bool mask.
+ * Triangular parts, and elements selected by a bool mask, in any dtype.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_MEMORY.
  */
 
@@ -1331,8 +1341,8 @@ TS_API ts_tensor *ts_masked_scatter_(ts_tensor *self, ts_tensor *mask, ts_tensor
 
 /* ----------------------------------------------------------------------------------- cat ---- */
 /*
- * Joins of tensors; dtypes promote. Errors: TS_ERR_VALUE (an empty list), TS_ERR_SHAPE,
- * TS_ERR_INDEX (dim), TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_MEMORY.
+ * Joins of tensors of any dtypes, which promote as in arithmetic. Errors: TS_ERR_VALUE (an empty
+ * list), TS_ERR_SHAPE, TS_ERR_INDEX (dim), TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 
 /**
@@ -1354,11 +1364,12 @@ TS_API ts_tensor *ts_stack_out(ts_tensor *out, ts_tensor *const *tensors, int n,
 
 /* ---------------------------------------------------------------------------------- loss ---- */
 /*
- * Losses. `ts_f(self, target)` is the mean; `_ex` takes options; gradient rules call `_backward`.
- * Losses over classes take floating logits (C) or (N, C, d1, ...) and class indices (i64, i32) of
- * sizes () or (N, d1, ...). Losses over pairs take x = self and t = target of the same sizes, whose
- * promoted dtype is floating. bf16 and f16 are computed in f32 and rounded once.
- * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_INDEX (a class out of range, with its position),
+ * Losses. `ts_f(self, target)` is the mean; `_ex` takes options. Gradient rules call
+ * `_backward`, whose `grad` has the sizes of the loss: () unless TS_REDUCTION_NONE is set.
+ * Losses over classes take floating logits (C) or (N, C, d1, ...) and class indices (i64, i32)
+ * of sizes () or (N, d1, ...). Losses over pairs take x = self and t = target of the same sizes,
+ * whose promoted dtype is floating. bf16 and f16 are computed in f32 and rounded once. Errors:
+ * TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_INDEX (a class out of range, with its position),
  * TS_ERR_VALUE (an option), TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
@@ -1454,8 +1465,8 @@ TS_API ts_tensor *ts_binary_cross_entropy_with_logits_backward(ts_tensor *grad, 
                                                                ts_tensor **dtarget);
 
 /**
- * Mean of t (log t - x), or 0 if t = 0; x is a log-probability, t a probability. With log_target, t
- * is a log-probability too: mean of e^t (t - x).
+ * Mean of t (log t - x), which is 0 where t = 0; x is a log-probability, t a probability. With
+ * log_target, t is a log-probability too: mean of e^t (t - x).
  */
 TS_API ts_tensor *ts_kl_div(ts_tensor *self, ts_tensor *target);
 /** ts_kl_div() with reduction and log_target. */
@@ -1472,13 +1483,15 @@ TS_API ts_tensor *ts_kl_div_backward(ts_tensor *grad, ts_tensor *self, ts_tensor
  * variances are f32, and weight and bias may be f32. Variances divide by the number n of elements,
  * running variances by n - 1. Weight and bias have size C; TS_NONE omits either. Errors:
  * TS_ERR_SHAPE (fewer than two dims, wrong sizes, one element per channel in training),
- * TS_ERR_DTYPE, TS_ERR_VALUE (groups, eps, momentum), TS_ERR_DEVICE, TS_ERR_MEMORY.
+ * TS_ERR_DTYPE, TS_ERR_VALUE (groups, eps, momentum), TS_ERR_NULL (no running statistics in
+ * evaluation), TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
 /**
  * Gradients of a batch norm. Returns the gradient of self.
- * @param mean      as returned by the batch norm (C)
- * @param var       as returned by the batch norm (C)
+ * @param mean      (C), the means that the op batch_norm used and returned
+ * @param var       (C), the variances, likewise
+ * @param weight    as given to the batch norm, or TS_NONE
  * @param constant  true if mean and var were arguments of the batch norm, so they do not depend on
  *                  self
  * @param dw        receives the gradient of weight; may be NULL
@@ -1491,8 +1504,9 @@ TS_API ts_tensor *ts_batch_norm_backward(ts_tensor *grad, ts_tensor *self, ts_te
 /**
  * Gradients of batch_norm_relu, as ts_batch_norm_backward() of the elements of grad whose result is
  * positive. The kernel computes the results again instead of reading them.
- * @param mean      as returned by the batch norm (C)
- * @param var       as returned by the batch norm (C)
+ * @param mean      (C), the means that the op batch_norm_relu used and returned
+ * @param var       (C), the variances, likewise
+ * @param weight    as given to the batch norm, or TS_NONE
  * @param bias      as given to the batch norm, or TS_NONE
  * @param constant  true if mean and var were arguments of the batch norm, so they do not depend on
  *                  self
@@ -1525,7 +1539,9 @@ TS_API ts_tensor *ts_group_norm_backward(ts_tensor *grad, ts_tensor *self, ts_te
 
 /* ---------------------------------------------------------------------------------- pool ---- */
 /*
- * Max pooling; the functions with options are in ops/pool.h.
+ * Max pooling of f64, f32, bf16 and f16; the functions with options are in ops/pool.h. The
+ * result of a batch is channels-last if self is. Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_VALUE
+ * (sizes), TS_ERR_MEMORY.
  */
 
 /**
@@ -1542,8 +1558,9 @@ TS_API ts_tensor *ts_adaptive_max_pool(ts_tensor *self, const int64_t *sizes, in
 /* ------------------------------------------------------------------------------ resample ---- */
 /*
  * Average pooling, padding and resizing: each element of the result is a weighted sum of a few
- * elements of the last dims. Options are in ops/resample.h and ops/pool.h. The result is
- * channels-last if self is, dense or not.
+ * elements of the last dims. Options are in ops/resample.h and ops/pool.h. ts_pad() and the pixel
+ * shuffles accept any dtype, the others f64, f32, bf16 and f16. The result is channels-last if self
+ * is, dense or with gaps.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_VALUE, TS_ERR_MEMORY.
  */
 
@@ -1560,7 +1577,9 @@ TS_API ts_tensor *ts_adaptive_avg_pool(ts_tensor *self, const int64_t *sizes, in
  */
 TS_API ts_tensor *ts_adaptive_avg_pool_backward(ts_tensor *grad, const int64_t *sizes, int ndim);
 
-/** Gradient of ts_pad(): each element sums grad over the positions to which it was copied. */
+/**
+ * Gradient of ts_pad(), floating: each element sums grad over the positions to which it was copied.
+ */
 TS_API ts_tensor *ts_pad_backward(ts_tensor *grad, const int64_t *padding, int npadding,
                                   int64_t mode);
 

@@ -10,7 +10,8 @@
 
 TS_BEGIN_DECLS
 
-/** How the losses of positions or elements are combined. */
+/** How the losses are combined. A loss over classes has one loss per position, that is per class
+ *  index in target; a loss over pairs has one per element. */
 typedef enum ts_reduction {
     TS_REDUCTION_MEAN,     /**< mean over the elements, or over the positions that are not
                                 ignored */

@@ -18,7 +18,8 @@ typedef struct ts_addmm_opts {
 } ts_addmm_opts;
 
 /**
- * Gradients of ts_linear(): grad · weight, gradᵀ · input and the column sums of grad.
+ * Gradients of ts_linear(): grad · weight, gradᵀ · input and the column sums of grad. Errors:
+ * those of the family, and TS_ERR_NULL if a tensor is TS_NONE that a requested gradient needs.
  * @param grad         gradient of the result, (…, N)
  * @param input        (…, K); may be TS_NONE if grad_weight is NULL
  * @param weight       (N, K); may be TS_NONE if grad_input is NULL

@@ -23,7 +23,8 @@ typedef struct ts_pool_opts {
     int64_t dilation[3];    /**< distance between elements of a window; 0: 1. Max pools only */
     bool ceil;              /**< the last window may extend past the padding (ceil_mode) */
     bool exclude_padding;   /**< averages divide by the elements outside of the padding only */
-    int64_t divisor;        /**< averages divide by this number >= 1 instead; 0: by the elements */
+    int64_t divisor;        /**< >= 1: averages divide by this number; 0: by the number of
+                                 elements */
 } ts_pool_opts;
 
 /**
