@@ -93,9 +93,13 @@ ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, in
     TS_TRY(only_in_forward(call, "ts_function_save"));
     TS_TRY(TS_CHECK_LIST(tensors, n));
     TS_TRY(TS_CHECK_VALUE(n, n <= INT32_MAX / 2 - call->nsaved, "fewer tensors"));
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         if (!tensors[i])
             return ts_check_null(TS_CHECK_HERE, "tensors", 0, true);
+        if (ts_tensor_is_dead(tensors[i]))
+            return ts_fail_dead("function_save", __builtin_return_address(0), "tensors",
+                                tensors[i]);
+    }
     if (!call->records)
         return TS_OK;
     size_t had = (size_t)call->nsaved * sizeof(ts_end), bytes = had + (size_t)n * sizeof(ts_end);

@@ -179,22 +179,27 @@ static const ts_module_type adaptive_avg_type = {sizeof(ts_module_type), "Adapti
 static const ts_module_type adaptive_max_type = {sizeof(ts_module_type), "AdaptiveMaxPool",
                                                  sizeof(adaptive), adaptive_max_forward, NULL};
 
-static ts_module *adaptive_new(const ts_module_type *type, const int64_t *sizes, int ndim)
+/** at: the public function, for errors. */
+static ts_module *adaptive_new(ts_check_place at, const ts_module_type *type, const int64_t *sizes,
+                               int ndim)
 {
     adaptive a = {.dims = ndim};
-    TS_TRY_NULL(TS_CHECK_LIST(sizes, ndim));
-    TS_TRY_NULL(TS_CHECK_VALUE(ndim, ndim >= 1 && ndim <= 3, "1 to 3"));
+    TS_TRY_NULL(ts_check_list(at, "sizes", "ndim", sizes, ndim));
+    if (ndim < 1 || ndim > 3) {
+        ts_check_refuse(at, "ndim", "1 to 3", ts_scalar_int(ndim));
+        return NULL;
+    }
     memcpy(a.sizes, sizes, (size_t)ndim * sizeof *sizes);
     return module_of(type, &a, sizeof a);
 }
 
 ts_module *ts_adaptive_avg_pool_new(const int64_t *sizes, int ndim)
 {
-    return adaptive_new(&adaptive_avg_type, sizes, ndim);
+    return adaptive_new(TS_CHECK_HERE, &adaptive_avg_type, sizes, ndim);
 }
 ts_module *ts_adaptive_max_pool_new(const int64_t *sizes, int ndim)
 {
-    return adaptive_new(&adaptive_max_type, sizes, ndim);
+    return adaptive_new(TS_CHECK_HERE, &adaptive_max_type, sizes, ndim);
 }
 
 static ts_tensor *upsample_forward(ts_module *m, ts_tensor *x)
