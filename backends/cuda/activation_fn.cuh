@@ -80,7 +80,7 @@ __device__ __forceinline__ float tanh_at(float x)
 }
 
 /* The derivative of silu, s + x s (1 - s) with s = sigmoid(x). x is clamped to +-80, which avoids
- * Inf * 0: beyond, the derivative differs from 0 or 1 by less than 2e-33. */
+ * Inf * 0: outside of these bounds, the derivative differs from 0 or 1 by less than 2e-33. */
 template <class A> __device__ __forceinline__ A silu_slope(A x)
 {
     x = x < -80 ? (A)-80 : x > 80 ? (A)80 : x;
@@ -227,6 +227,7 @@ TS_BACKWARD(sigmoid_backward, g * (1 - x) * x)
 TS_FORWARD(tanh, tanh_at(x))
 TS_BACKWARD(tanh_backward, g * (1 - x * x))
 TS_FORWARD(log_sigmoid, -softplus_at(-x))
+/* silu of -Inf: x is limited to -1000, where the sigmoid is 0, because -Inf * 0 is NaN */
 TS_FORWARD(silu, (x < -1000 ? (A)-1000 : x) * sigmoid_at(x),
            TS_NEAR((x < -1000 ? -1000 : x) * sigmoid_near(x)))
 TS_BACKWARD(silu_backward, g * silu_slope(x), TS_NEAR_GRADIENT(g * silu_slope_near(x)))

@@ -31,8 +31,8 @@ template <int WARPS, class A> __device__ __forceinline__ A team_sum(A x)
 }
 
 /** Pass 2 of the forward op, a team (team_sum()) per statistic: writes mean and variance, combined
- * from the splits of its units or copied from the given ones, and the coefficients of its units. If
- * mean and var have no tensor, only the coefficients are written. */
+ * from the splits of its units or copied from given_mean and given_var, and the coefficients of its
+ * units. If mean and var have no tensor, only the coefficients are written. */
 template <class A, int WARPS>
 __global__ void __launch_bounds__(THREADS)
     combine_moments(const part *parts, shape s, parameter mean, parameter var, parameter given_mean,
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(THREADS)
             squares += (own < 0 ? 0 : own) + p.count * d * d;
             correction += p.count * d;
         }
-        /* The products with counts were rounded. The mean of these deviations corrects `whole`, so
-         * that the mean of equal f64 elements is exact. */
+        /* The products with counts in `sum` were rounded. The mean deviation from `whole` corrects
+         * this, so that the mean of equal f64 elements is exact. */
         correction = team_sum<WARPS>(correction) / count;
         m = (A)(isfinite(correction) ? whole + correction : whole);
         double variance = team_sum<WARPS>(squares) / count - correction * correction;

@@ -10,14 +10,15 @@
 
 namespace ts {
 
-/** The positions that element i of an index leads to: in self, the indexed tensor, and in the other
- * tensor, which is the source of a scatter. An index with as many dims as self may have any
- * strides. An index with fewer dims is one contiguous line, which applies to every line, along the
- * indexed dim, of the other tensor or, without one, of the result; i then counts the elements of
- * this tensor. */
+/** The positions that element i of an index selects: one in self, the indexed tensor, and one in
+ * the other tensor, which is the source of a scatter.
+ * - An index with as many dims as self may have any strides.
+ * - An index with fewer dims than self is contiguous and has one dim. It applies to every line
+ *   along the indexed dim of the other tensor or, without another tensor, of the result. In this
+ *   case i counts the elements of the other tensor or of the result. */
 template <class I> struct led {
     indices index;
-    bool alone;       /* the index is one line */
+    bool alone;       /* the index has fewer dims than self */
     walk<I, 3> space; /* offsets in self (with index 0), the other tensor and the index */
     int64_t along, bound; /* stride in self and size of the indexed dim */
 
@@ -62,8 +63,8 @@ template <class I> struct led {
     }
 };
 
-/** Functor of fill_units() (units.cuh) for gather: element i of the result. Elements are units U;
- * 0 for an index out of range. */
+/** Functor of fill_units() (units.cuh) for gathers: returns element i of the result as a unit U, or
+ * 0 if its index is out of range. */
 template <class U, class I> struct gathered {
     const U *from;
     led<I> to;
@@ -145,7 +146,7 @@ static __global__ void add_integers_kernel(const __grid_constant__ led<I> to, I 
 }
 
 /** Functor of sort_by() (sort.cuh) for scatter_add: the key of element i of the index is its
- * position in self; `position` is set to that of its partner in src. */
+ * position in self; `position` is set to the position in src of the element that is added there. */
 template <class I> struct element_key {
     led<I> to;
     I bound; /* the key of elements whose index is out of range */

@@ -21,7 +21,7 @@ enum {
     TILE_THREADS = 256,
     TILE_BYTES = 16384,    /* maximum bytes of a tile of one input */
     LONGEST_IN_TILE = 512, /* maximum elements of a line */
-    TILES = 512 /* tiles that occupy a device; tiles get fewer lines if there would be fewer */
+    TILES = 512 /* tiles that occupy a device; with fewer tiles, a tile gets fewer lines */
 };
 
 /** Division of lines into tiles; made by line_tiles_of(). */
@@ -30,7 +30,7 @@ struct line_tiles {
     int outers;       /* indices o per tile; 0: a tile has `width` lines of one o */
     int width, lanes; /* lines per index o in a tile; threads per line */
     int shift;        /* if outers is 0: log2 of width */
-    bool vector;      /* contiguous pieces consist of whole 16-byte vectors */
+    bool vector;      /* the contiguous ranges of a tile consist of whole 16-byte vectors */
     divisor by_width;
 
     int64_t tiles() const

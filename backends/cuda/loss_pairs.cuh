@@ -58,8 +58,8 @@ enum {
     PAIR_THREADS = 256,
     PAIR_SHARE = 4096, /* elements that a block of a sum adds */
     PAIR_FEW = 16384,  /* up to this many elements, one block is faster than two launches */
-    PAIR_WALKED = 1 << 18, /* up to this many elements, a gradient of operands with strides is
-                              faster than copying them */
+    PAIR_WALKED = 1 << 18, /* up to this many elements, a gradient kernel that reads operands with
+                              strides is faster than contiguous copies of these operands */
     PAIR_FEW_THREADS = 1024 /* threads of the one block */
 };
 
@@ -94,7 +94,8 @@ static __device__ __forceinline__ void store_run(T *y, int64_t first, int64_t n,
             y[first + e] = out.at[e];
 }
 
-/** Calls f(first element of a run, whether it is one vector) for each run of vec16<T> elements. */
+/** Calls f(i, whole) for each of this thread's runs of vec16<T> elements: i is the run's first
+ * element, and whole tells that the run is one aligned vector. */
 template <class T, class F>
 static __device__ __forceinline__ void each_run(int64_t n, bool aligned, F &&f)
 {

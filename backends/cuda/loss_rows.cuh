@@ -23,7 +23,8 @@ template <class T> struct logit_rows {
     exponentials<A> *known;          /* per row: largest logit and sum of exponentials; total = 0 */
     A *own;                          /* per row: the target's logit; unset if the target is ignored
                                         or invalid */
-    A *totals;                       /* (parts, rows): sums of logits; NULL: not requested */
+    A *totals;                       /* (parts, rows): the sum of the logits in each part of a row
+                                        (logit_parts()); NULL: not requested */
     int64_t rows, n, ignored;        /* ignored: target of rows without a loss */
     A even, hot; /* target distribution: share of each class, and the extra share of the target
                     class */

@@ -31,7 +31,8 @@ template <int LISTS> struct table {
     int least() const { return 0; } /* blocks of a member without elements */
 };
 
-/** Members of a step. If found is not NULL the device skips the step if *found is not 0. */
+/** Members of an optimizer's step. If `found` is not NULL, the device skips the step if *found is
+ * not 0 (the `found` argument of the update ops). */
 template <int LISTS> struct step_table : table<LISTS> {
     const float *found;
     float *skipped[MEMBERS]; /* number of skipped steps of each member, in device memory */
@@ -144,8 +145,8 @@ static ts_tensor *as_taken(ts_tensor *t, ts_dtype dtype)
     return ts_contiguous(ts_dtype_of(t) != dtype ? ts_to(t, dtype) : t);
 }
 
-/** True if the kernels, which take members as flat arrays, pair the right elements of member i: all
- * lists have it in the same dense order. */
+/** True if member i has the same dense order of elements in all lists, so that kernels, which take
+ * members as flat arrays, pair the right elements. */
 static bool flat_alike(const ts_frame *f, uint32_t i)
 {
     const ts_tensor *first = nullptr;

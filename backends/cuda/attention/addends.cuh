@@ -34,7 +34,8 @@ __device__ __forceinline__ float at_most(float x, float most)
  * one word. */
 template <class T> struct attention_adder {
     static constexpr bool IS_F16 = std::is_same_v<T, f16>;
-    uint32_t most; /* the limit of elements, 1e37 scale or the largest number of T, twice */
+    uint32_t most; /* limit of the mask's elements in both halves: 1e37 * scale, but at most the
+                      largest number of T (for bf16 3e38) */
     float by_scale;
 
     __device__ __forceinline__ explicit attention_adder(const attention_call &c)

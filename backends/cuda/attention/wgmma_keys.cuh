@@ -10,7 +10,8 @@
  * order of these sums is not fixed. attention_wgmma_sums_kernel() then rounds the sums. If one
  * block has all keys of a head (OWNED), it writes dq itself.
  *
- * A third group of four warps has the producer, one thread that starts the copies by TMA.
+ * A third group of four warps contains the producer, one thread that starts the copies by TMA, the
+ * copy engine.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_KEYS_CUH

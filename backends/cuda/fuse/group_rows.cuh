@@ -273,8 +273,8 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
     }
 
     /** y = (x - mean) rstd weight + bias, rstd = 1 / sqrt(variance + eps). The variance is computed
-     * from differences to a first mean, and their mean corrects the first one: for equal elements
-     * the mean is exact and the variance almost 0. */
+     * from the differences to a first estimate of the mean. The mean of these differences corrects
+     * the estimate: for equal elements the mean is exact and the variance almost 0. */
     template <class T, class Y, class M, class S, class X, class W, class B>
     __device__ __forceinline__ void layer_norm(Y &y, M &mean, S &rstd, const X &x, const W &weight,
                                                const B &bias, float eps)

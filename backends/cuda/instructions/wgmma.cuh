@@ -84,7 +84,8 @@ __device__ __forceinline__ void tma_stores_wait()
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-/** Change the number of registers per thread to COUNT. All four warps of a group must call them. */
+/** registers_grow() and registers_shrink() change the number of registers per thread to COUNT. All
+ * four warps of a group must call. */
 template <int COUNT> __device__ __forceinline__ void registers_grow()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));

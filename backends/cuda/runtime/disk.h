@@ -5,8 +5,8 @@
  * A file has a kind, a key and data. Its name is the kind and a hash of the key; it also contains
  * the key, which is compared when the file is read. The first absolute path of these is the folder:
  * TS_CUDA_CACHE, $XDG_CACHE_HOME/tessera/<kind>, $HOME/.cache/tessera/<kind>; a TS_CUDA_CACHE that
- * is not absolute disables the files. A file that another user owns or may write is not read, and
- * nothing is written into such a folder. Damaged files are ignored.
+ * is not absolute disables the files. A file that another user owns or may write is not read.
+ * Nothing is written into a folder that another user owns or may write. Damaged files are ignored.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DISK_H
