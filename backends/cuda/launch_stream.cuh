@@ -55,8 +55,9 @@ struct stream {
     using exact = stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, true>;
     using any = stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS>;
 
-    /** True if take.operator()<shape>() was called, which returns the bytes of dynamic shared
-     * memory that the kernel needs. */
+    /** If the entry has a kernel for rows of v vectors, calls take.operator()<shape>(), which
+     * stores the kernel and returns the bytes of dynamic shared memory that it needs; then sets g
+     * and returns true. */
     template <class F> static bool find(int64_t v, stream_grid &g, F &&take)
     {
         unsigned bytes = 0;

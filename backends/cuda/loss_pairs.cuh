@@ -199,8 +199,8 @@ static __global__ void __launch_bounds__(PAIR_FEW_THREADS)
         *out = narrow<T>((wide_t<T>)(sum * factor));
 }
 
-/** Stores the gradients dx and dt of n pairs; NULL: not requested. g is the upstream gradient: with
- * `each` of each loss, else one number for all. `factor` multiplies it. */
+/** Stores the gradients dx and dt of n pairs; NULL: not requested. g is the upstream gradient: one
+ * number per loss with `each`, else one number for all losses. `factor` multiplies g. */
 template <class T, class P>
 static __global__ void __launch_bounds__(PAIR_THREADS)
     pairs_backward_kernel(P pair, const T *g, bool each, double factor, const T *x, const T *t,
@@ -228,7 +228,7 @@ static __global__ void __launch_bounds__(PAIR_THREADS)
     });
 }
 
-/** pairs_backward_kernel() of tensors of any strides. offsets: of g, x, t, dx, dt. */
+/** pairs_backward_kernel() for tensors of any strides. offsets: in g, x, t, dx and dt. */
 template <class T, class P>
 static __global__ void __launch_bounds__(PAIR_THREADS)
     pairs_backward_strided_kernel(P pair, const T *g, bool each, double factor, const T *x,

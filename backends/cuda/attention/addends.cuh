@@ -5,10 +5,10 @@
  * attention_addends loads the mask's elements into registers, for masks that TMA does not accept
  * and for the kernel of all options.
  *
- * A raw score is q k, not yet scaled. To it, mask / scale is added, because the softmax scales
- * later; addends are limited to +-1e37, so that a row with only such scores still has weights. An
- * element of -Inf hides the pair. A lane has the elements of N tiles of 16 rows x 8 keys in the
- * layout of mma().
+ * A raw score is q k, not yet scaled. The addend of a pair is mask / scale, because the softmax
+ * scales the sum later. Addends are limited to +-1e37, so that a row with only such scores still
+ * has weights. A mask element of -Inf hides the pair. A lane has the scores of N tiles of 16 rows x
+ * 8 keys in the layout of mma() (instructions/mma.cuh).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_ADDENDS_CUH
