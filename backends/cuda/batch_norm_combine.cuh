@@ -1,7 +1,8 @@
 /**
  * @file batch_norm_combine.cuh
- * Pass 2 of batch norm and group norm (batch_norm.cuh): computes statistics and coefficients from
- * the sums over splits.
+ * Pass 2 of batch norm and group norm: computes statistics (means and variances), and the
+ * coefficients of pass 3, from the sums of pass 1. batch_norm.cuh describes the passes and defines
+ * statistics, units and splits.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BATCH_NORM_COMBINE_CUH

@@ -1,8 +1,8 @@
 /**
  * @file grouped.cuh  Reduce by key: sums of rows with equal keys, in the order of the rows, for the
  * gradient of an embedding, index_add and scatter_add (index.cu). Keys are sorted with the rows'
- * positions (sort.cuh). Then one group of threads owns a key and adds its rows, so there are no
- * atomic additions and results are bitwise reproducible.
+ * positions (sort.cuh). Then each key has one group of threads, its owner, which adds the key's
+ * rows, so there are no atomic additions and results are bitwise reproducible.
  *
  * For a frequent key, one group would add a long chain of rows. Therefore other groups first add
  * the rows of each span that has a single key: a span is SPAN consecutive sorted rows. Then they

@@ -1,8 +1,8 @@
 /**
  * @file optim_lists.cuh
- * Parts of kernels over lists of tensors (optim.cu): one launch for all tensors with the same
- * dtypes. Pointers and sizes are kernel arguments; a block finds its tensor by binary search. Lists
- * of more than MEMBERS tensors need several launches.
+ * Building blocks of kernels over lists of tensors (optim.cu): one launch for all tensors with the
+ * same dtypes. Pointers and sizes are kernel arguments; a block finds its tensor by binary search.
+ * Lists of more than MEMBERS tensors need several launches.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_OPTIM_LISTS_CUH

@@ -129,7 +129,7 @@ TS_BINARY(hypot, length_of(a, b))
 
 #undef TS_BINARY
 
-/* computed from the nearer of a and b, so weights 0 and 1 return a and b exactly */
+/* a + w (b - a), computed from the nearer of a and b, so weights 0 and 1 return a and b exactly */
 template <class A> __device__ __forceinline__ A lerp_of(A a, A b, A w)
 {
     return fabs(w) < (A)0.5 ? a + w * (b - a) : b - (b - a) * (1 - w);
@@ -163,7 +163,7 @@ struct addcdiv_fn {
     }
 };
 
-/** Bounds for floats and for integers; an absent bound is the limit of the type. */
+/** Bounds of clamp for floats and for integers; an absent bound is the limit of the type. */
 struct bounds {
     double low, high;
     int64_t low_int, high_int;

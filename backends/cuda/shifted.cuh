@@ -40,8 +40,8 @@ __device__ __forceinline__ vec<T, vec16<T>> joined(const uint4 &low, const uint4
     return from_word<vec<T, vec16<T>>>(make_uint4(w[0], w[1], w[2], w[3]));
 }
 
-/** The vector at column c of n adjacent elements (`line`) at any address; `fill` outside of them.
- * */
+/** The vector at column c of a line of n adjacent elements, which may begin at any address; `fill`
+ * outside the line. */
 template <class T>
 __device__ __forceinline__ vec<T, vec16<T>> load_shifted(const T *line, int64_t c, int64_t n,
                                                          T fill)

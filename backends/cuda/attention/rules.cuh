@@ -274,10 +274,9 @@ struct attention_head {
     }
 
     /**
-     * Adds an additive mask, of dtype T or f32, divided by the scale to a lane's raw scores; the
-     * scale multiplies the sums later. Addends are clamped to +-1e37, so that a row with only such
-     * scores still has weights; -Inf hides a pair.
-     * The mask's row and key strides must be below 2^31.
+     * Adds mask / scale to a lane's raw scores, for an additive mask of dtype T or f32; the scale
+     * multiplies the sums later. Addends are clamped to +-1e37, so that a row with only such scores
+     * still has weights; -Inf hides a pair. The mask's row and key strides must be below 2^31.
      * @param place  place(n, e): (row, key) of element e of tile n
      */
     template <class T, int N, class F>

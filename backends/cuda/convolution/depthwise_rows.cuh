@@ -278,7 +278,8 @@ static __global__ void __launch_bounds__(32 * ROWS_STRIPS, K == 3 ? 3 : K == 5 ?
     }
 }
 
-/** True if the first dim only counts planes. */
+/** True if the first dim only counts planes (a plane is the rows and columns at one index of the
+ * batch and the first dim): one tap, stride 1, and as many positions as pixels. */
 inline bool rows_are_flat(const ts_cuda_window_product &q)
 {
     const ts_window_axis &a = q.windows.axis[0];
