@@ -4,8 +4,8 @@
  *
  * A unit is the elements of a channel: in all samples for batch norm (one set of units), in one
  * sample for group norm (one set of units per sample). A statistic, that is a mean and a variance,
- * belongs to one unit in batch norm and to the units of a group in group norm. Pass 1 divides a
- * unit's elements into splits, one per block.
+ * belongs to one unit in batch norm and to the units of a group in group norm. Pass 1 divides the
+ * elements of each unit into splits; one block adds a split.
  *
  *     pass 1   unit_sums(), pixel_sums()          sums over each split of a unit's elements
  *     pass 2   batch_norm_combine.cuh             statistics and coefficients of units

@@ -76,8 +76,8 @@ template <class U, class I> struct gathered {
 };
 
 /* If several elements of an index select the same position, scatter stores the last one. In short
- * lines an element reads the rest of its line (index_lines). In long lines, winners_kernel() finds
- * the largest element number per position by atomicMax, whose order does not matter, and then
+ * lines an element reads the rest of its line (index_lines). For long lines, winners_kernel() finds
+ * the last element that selects each position, by atomicMax, whose order does not matter; then
  * scatter_kernel() stores these elements. */
 
 /** Lines of a contiguous index along the indexed dim. */
@@ -96,8 +96,9 @@ template <class I> struct index_lines {
     }
 };
 
-/** Sets winner[p] to 1 + the largest number of an element that selects position p of self, where
- * winner[p] was 0 before. clear: sets these winner[p] to 0 instead. n: elements of the index. */
+/** For each position p of self that an element of the index selects, sets winner[p] to 1 + the
+ * index i of the last such element; winner[p] must be 0 before. clear: sets these winner[p] to 0
+ * instead. n: elements of the index. */
 template <class I>
 static __global__ void winners_kernel(const __grid_constant__ led<I> to, I n, I *winner, bool clear)
 {

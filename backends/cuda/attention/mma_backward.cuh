@@ -3,8 +3,8 @@
  * Gradients of attention on the tensor cores of sm_80 and later, in two passes that add in a fixed
  * order.
  *
- * With p = exp(scale q kT - lse), dp = g vT and ds = p (dp - delta), where delta is the row sum of
- * g * out (pairs.cuh) and kT is k transposed:
+ * With p = exp(scale q kT - lse), dp = g vT and ds = p (dp - delta), where g is the gradient of the
+ * output, delta the row sum of g * out (pairs.cuh) and kT is k transposed:
  *   dq = scale ds k,  dk = scale dsT q,  dv = pT g.
  * A block holds one pair of tiles in shared memory and streams the tiles of the other pair: it
  * holds (q, g) in the pass over queries and (k, v) in the pass over keys. In both passes

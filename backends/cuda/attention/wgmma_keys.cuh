@@ -3,12 +3,13 @@
  * Gradients of keys and values on Hopper and, if wanted, of queries in the same pass (Shah et al.,
  * FlashAttention-3, 2024).
  *
- * A block holds a tile of (k, v) and streams tiles of (q, g). Each of two groups of four warps owns
- * 64 keys and computes transposed scores, which in registers are the left operands of the products
- * for dk and dv. For dq, the groups exchange the gradients of scores through shared memory; each
- * computes a half of the tile of dq over all 128 keys and adds it to c.sums by f32 atomics, so the
- * order of these sums is not fixed. attention_wgmma_sums_kernel() then rounds the sums. If one
- * block has all keys of a head (OWNED), it writes dq itself.
+ * A block holds a tile of (k, v) and streams tiles of (q, g), where g is the gradient of the
+ * output. Each of two groups of four warps owns 64 keys and computes transposed scores, which in
+ * registers are the left operands of the products for dk and dv. For dq, the groups exchange the
+ * gradients of scores through shared memory; each computes a half of the tile of dq over all 128
+ * keys and adds it to c.sums by f32 atomics, so the order of these sums is not fixed.
+ * attention_wgmma_sums_kernel() then rounds the sums. If one block has all keys of a head (OWNED),
+ * it writes dq itself.
  *
  * A third group of four warps contains the producer, one thread that starts the copies by TMA, the
  * copy engine.
