@@ -20,7 +20,7 @@ namespace ts {
  * must have the layout of the host type ts_cuda_group_space. */
 struct group_space {
     uint64_t accesses; /* number of accesses of V elements; by rows: number of rows */
-    uint32_t tail;     /* elements of the last access, where 0 means V; by rows: elements of a row */
+    uint32_t tail;     /* elements of the last access (0 means V); by rows: elements of a row */
     uint32_t none;     /* padding */
     divisor by[8];     /* `sizes` as divisors, for indices of 32 bits */
     uint64_t sizes[8]; /* 8: TS_MAX_DIMS */
