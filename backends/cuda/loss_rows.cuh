@@ -26,8 +26,8 @@ template <class T> struct logit_rows {
     A *totals;                       /* (parts, rows): the sum of the logits in each part of a row
                                         (logit_parts()); NULL: not requested */
     int64_t rows, n, ignored;        /* ignored: target of rows without a loss */
-    A even, hot; /* target distribution: share of each class, and the extra share of the target
-                    class */
+    A even, hot; /* the target distribution: each class has the share `even`, and the target class
+                    `hot` in addition */
 
     /** A target as a class, IGNORED or NO_CLASS. */
     __device__ __forceinline__ int goal(int64_t c) const
