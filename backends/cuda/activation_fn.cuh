@@ -95,6 +95,7 @@ template <class A> __device__ __forceinline__ A mish_clamped(A x)
 {
     return x < -1000 ? (A)-1000 : x > 40 ? (A)40 : x;
 }
+/* The derivative of mish from the clamped x and e = e^x. */
 template <class A> __device__ __forceinline__ A mish_slope_by(A x, A e)
 {
     A n = e * (e + 2), inverse = reciprocal(n + 2);
@@ -198,8 +199,8 @@ template <class A> __device__ __forceinline__ A gelu_tanh_slope(A x)
     return s + x * s * rest * slope;
 }
 
-/* Rounding to bf16 or f16 has a relative error of up to 2^-8 or 2^-11, so near() may have an error
- * of a few times 2^-15. */
+/* The *_near() functions are the formulas of near(). Rounding to bf16 or f16 has a relative error
+ * of up to 2^-8 or 2^-11, so near() may have an error of a few times 2^-15. */
 __device__ __forceinline__ float sigmoid_near(float x)
 {
     return reciprocal_fast(1 + exp2_fast(-1.44269504f * x));

@@ -123,6 +123,7 @@ __device__ __forceinline__ void row_convert(const row_bits<4> &raw, int dtype, i
         any_round(compute, x);
 }
 
+/** Body of any_rows_kernel(). */
 template <class F, int N, int... K>
 __device__ __forceinline__ void any_rows_body(const any_space<N> &s, const F &fn,
                                               std::integer_sequence<int, K...>)
@@ -204,6 +205,7 @@ __global__ void __launch_bounds__(LOOP_THREADS)
 template <class... T>
 constexpr bool row_types = ((sizeof(T) <= 4) && ...) && ((sizeof(T) < 4) || ...);
 
+/** Body of loop_rows_kernel(). */
 template <class F, class R, class... T, int... K>
 __device__ __forceinline__ void loop_rows_body(const loop_space<sizeof...(T) + 1> &s, const F &fn,
                                                std::integer_sequence<int, K...>)

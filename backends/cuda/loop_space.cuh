@@ -95,6 +95,7 @@ __device__ __forceinline__ void loop_offsets(const loop_space<N> &s, int d, int 
             for (int k = 0; k < N; k++)
                 offset[u][k] += (O)(int32_t)i[u] * s.strides[k][d];
 }
+/** loop_offsets() for one position i. */
 template <class O, int N>
 __device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, int end, uint32_t i,
                                             O (&offset)[N])
@@ -102,6 +103,7 @@ __device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, int e
     uint32_t only[1] = {i};
     loop_offsets(s, d, end, only, &offset);
 }
+/** loop_offset() for dims d to the last one. */
 template <class O, int N>
 __device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, uint32_t i,
                                             O (&offset)[N])

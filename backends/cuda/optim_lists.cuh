@@ -85,6 +85,7 @@ static __device__ __forceinline__ void over_share(const share &s, bool aligned, 
     for (int64_t i = wide + threadIdx.x; i < s.to; i += THREADS)
         fn.template operator()<1>(i);
 }
+/** load_at(), store_at(): access V elements of T, from element i of `data` on, at once. */
 template <int V, class T>
 static __device__ __forceinline__ vec<T, V> load_at(const void *data, int64_t i)
 {

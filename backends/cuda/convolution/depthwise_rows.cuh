@@ -41,6 +41,7 @@ struct rows_axis {
     int pieces, length;           /* pieces of a phase; positions of a piece */
 };
 
+/** A call, as the kernels get it. */
 struct rows_call {
     rows_axis h, w;      /* rows and columns */
     int channels, sets;  /* sets: number of sets of LANES * V channels; a block computes one set */

@@ -31,6 +31,7 @@ enum {
 struct few_axis {
     int count, taps, move, shift, size, low, back, tiles, wide, patch;
 };
+/** A call of ts_cuda_few_multiply() or ts_cuda_few_weigh(), with the fields of ts_cuda_few. */
 struct few_call {
     few_axis axis[2];
     const void *image, *bias, *other;

@@ -31,9 +31,9 @@
 
 TS_BEGIN_DECLS
 
-/** True if a kernel belongs to a family whose loops can be described (runtime/backend.c, as for the
- *  next two functions). Other kernels, such as a plugin's, would launch instead of describing
- *  themselves. */
+/** True if a kernel belongs to a family whose loops can be described. Other kernels, such as a
+ *  plugin's, would launch instead of describing themselves. runtime/backend.c defines this function
+ *  and the next two. */
 bool ts_cuda_describes(ts_kernel kernel);
 /** True if a kernel is one of the backend's. */
 bool ts_cuda_owns(ts_kernel kernel);
