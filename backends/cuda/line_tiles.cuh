@@ -3,10 +3,11 @@
  *
  * A line is the `count` elements along one dim of a contiguous tensor (outer, count, inner):
  * element i of line (o, j) is at (o * count + i) * inner + j. A tile consists of all lines of
- * several consecutive indices o, which are contiguous in memory; if count * inner elements are too
- * many, of `width` adjacent lines of one o. The block's threads load a tile together, in 16-byte
- * accesses if sizes and addresses allow; then `lanes` threads process each line. The division
- * depends only on shape and dtype. line_tiles_of() divides, tiles_launch() launches.
+ * several consecutive indices o, which are contiguous in memory. If the count * inner elements of
+ * one o are too many for a tile, a tile consists of `width` adjacent lines of one o instead. The
+ * block's threads load a tile together, in 16-byte accesses if sizes and addresses allow; then
+ * `lanes` threads process each line. The division depends only on shape and dtype. line_tiles_of()
+ * divides, tiles_launch() launches.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LINE_TILES_CUH

@@ -76,9 +76,9 @@ template <int KEYS, int ROWS, bool UNEVEN, bool ALL> struct attention_keys_work 
     }
 };
 
-/** How attention_wgmma_keys_kernel() computes gradients of queries: not at all; as sums in c.sums
- * over all blocks of keys; or alone, because there is only one block of keys (OWNED). With OWNED it
- * also computes the pairs (lse, delta), so that no other kernel is needed. */
+/** How attention_wgmma_keys_kernel() computes gradients of queries. NO_DQ: it does not. SUMMED: all
+ * blocks of keys add to c.sums. OWNED: a head has only one block of keys, which computes the whole
+ * gradient; it also computes the pairs (lse, delta), so that no other kernel is needed. */
 enum attention_dq { NO_DQ, SUMMED, OWNED };
 
 /** Scales a group's 64 x 64 gradients of queries, rounds them, and writes them 16 bytes at a time.
