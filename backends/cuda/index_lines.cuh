@@ -14,7 +14,8 @@
  *                          divided into shares, a block for each: adds the shares' sums, in order
  *
  * The first three access each element of self, index, source and result once. Adjacent lines share
- * 32-byte sectors; their blocks run at the same time, so the sectors are shared in the L2 cache.
+ * 32-byte sectors; their blocks run at the same time, so a sector is usually read from memory once
+ * and then from the L2 cache.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_LINES_CUH
