@@ -2,7 +2,7 @@
  *  begin at a multiple of 16 bytes. If the length of a row is a multiple of 16 bytes, these kernels
  *  access 16-byte vectors, so unaligned tensors are first copied to aligned memory. The
  *  alternative, a kernel with other accesses, would let the order of sums depend on addresses.
- *  Softmax, norms, losses and scans register their kernels through on_aligned(). */
+ *  Softmax, norms, the gradient of cross-entropy and cumulative sums run through on_aligned(). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ALIGNED_CUH
 #define TS_CUDA_ALIGNED_CUH

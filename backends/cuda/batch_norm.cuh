@@ -279,7 +279,7 @@ constexpr int pixels_ahead = MODE == RESULT ? 4 : V == 8 && MODE & RELU ? 2 : 3;
 /** Pass 1, channels-last: block (vectors of channels of a set, split) of threads (columns, rows),
  * where a column is a vector of channels. The blocks of all splits move through the positions side
  * by side, from the last to the first: the last positions of x were written most recently and may
- * be in L2, and the first positions are then in L2 when pass 3 begins with them. */
+ * be in L2, and the first positions may still be in L2 when pass 3 begins with them. */
 template <class T, int V, int MODE>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     pixel_sums(const T *__restrict__ x, const T *__restrict__ g, shape s,

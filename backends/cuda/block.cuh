@@ -1,4 +1,5 @@
-/** @file block.cuh  Prefix sums over the threads of a warp or block, in a fixed order. */
+/** @file block.cuh  Prefix sums over the threads of a warp or block, in a fixed order; scans, masks
+ * and index kernels use them (scan.cu, mask.cu, index.cu). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BLOCK_CUH
 #define TS_CUDA_BLOCK_CUH

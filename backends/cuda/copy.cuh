@@ -1,4 +1,5 @@
-/** @file copy.cuh  Copies for the kernels of other families. */
+/** @file copy.cuh  Strided copies for the kernels of other families, such as cat.cu and slice.cu;
+ * copy.cu defines them. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_COPY_CUH
 #define TS_CUDA_COPY_CUH

@@ -1,5 +1,6 @@
 /**
- * @file line_tiles.cuh  Kernels over short lines: a block loads many lines into shared memory.
+ * @file line_tiles.cuh  Kernels over short lines, for softmax.cu, norm.cu and scan.cu: a block
+ * loads many lines into shared memory.
  *
  * A line is the `count` elements along one dim of a contiguous tensor (outer, count, inner):
  * element i of line (o, j) is at (o * count + i) * inner + j. A tile consists of all lines of

@@ -1,6 +1,7 @@
 /**
  * @file lines.cuh  Building blocks of kernels over lines of any length and stride, for the lines
- * that rows.cuh does not support. The kernels read a line several times.
+ * that rows.cuh does not support, such as softmax over a dim that is not the last. The kernels read
+ * a line several times.
  *
  * A line is the `count` elements along one dim of a contiguous tensor (outer, count, inner):
  * element i of line (o, j) is at (o * count + i) * inner + j. A block processes X adjacent lines (a

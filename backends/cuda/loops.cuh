@@ -18,9 +18,9 @@
  * Offsets along the other dims are computed by multiplications instead of divisions.
  *
  * For bf16 and f16, functors compute in f32. If a functor has at least two operands, those that are
- * numbers stay in f32; a single one is rounded to the dtype. If a functor has near(), a faster
- * formula that is accurate enough for results of bf16 and f16, the kernel calls near() for these
- * dtypes.
+ * numbers stay in f32; a number as the only operand is rounded to the dtype. If a functor has
+ * near(), a faster formula that is accurate enough for results of bf16 and f16, the kernel calls
+ * near() for these dtypes.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOPS_CUH

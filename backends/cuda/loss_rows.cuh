@@ -1,6 +1,7 @@
 /**
- * @file loss_rows.cuh  Cross-entropy over rows of logits: one pass computes the gradient for an
- * upstream gradient of 1, and the terms from which loss.cu then computes the losses.
+ * @file loss_rows.cuh  Cross-entropy over rows of logits. loss.cu calls cross_entropy_grad_rows():
+ * one pass computes the gradient for an upstream gradient of 1, and the terms from which loss.cu
+ * then computes the losses.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOSS_ROWS_CUH

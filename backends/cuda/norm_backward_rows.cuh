@@ -1,5 +1,6 @@
 /**
- * @file norm_backward_rows.cuh  Gradients of layer and RMS normalisation over rows.
+ * @file norm_backward_rows.cuh  Gradients of layer and RMS normalisation over rows; norm.cu calls
+ * norm_backward_rows().
  *
  * Clusters of blocks stream rows through shared memory (row_stream.cuh). A thread owns the same
  * columns in every row of its cluster, so it keeps the sums over rows for the gradients of weight

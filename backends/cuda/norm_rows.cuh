@@ -1,5 +1,6 @@
 /**
- * @file norm_rows.cuh  Layer and RMS normalisation over rows, of a tensor or of a sum of two.
+ * @file norm_rows.cuh  Layer and RMS normalisation over rows, of a tensor or of a sum of two;
+ * norm.cu calls norm_forward().
  *
  * One reduction combines mean and variance. The parts of a row are the elements of one thread, then
  * those of one warp; each part contributes its mean and its sum of squared deviations from this

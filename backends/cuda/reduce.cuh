@@ -1,5 +1,6 @@
 /**
- * @file reduce.cuh  Reductions over any dims.
+ * @file reduce.cuh  Reductions over any dims: kernels, and the host code that divides and launches
+ * them (reduce(), reduce_into()).
  *
  * A fold (fold.cuh) is a functor with a type `state` and functions that return the initial state
  * (none()), add elements to a state (take()), merge two states (merge()), and return the result of

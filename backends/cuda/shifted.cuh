@@ -1,6 +1,6 @@
 /**
  * @file shifted.cuh  Vectors of 16 bytes at any element's address, read and written in aligned
- * 16-byte words.
+ * 16-byte words; row_stream.cuh uses them for rows that are not whole vectors.
  *
  * `shift` is the number of elements from the start of the aligned word to the address. A vector at
  * a shift is the end of one word and the start of the next. Words are read whole: the backend's

@@ -1,7 +1,7 @@
 /**
  * @file wgmma_keys.cuh
  * Gradients of keys and values on Hopper and, if wanted, of queries in the same pass (Shah et al.,
- * FlashAttention-3, 2024).
+ * FlashAttention-3, 2024). wgmma_backward.cu launches the kernels.
  *
  * A block holds a tile of (k, v) and streams tiles of (q, g), where g is the gradient of the
  * output. Each of two groups of four warps owns 64 keys and computes transposed scores, which in

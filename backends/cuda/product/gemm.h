@@ -1,5 +1,6 @@
-/** @file gemm.h  Matrix products (GEMM): of floating dtypes by cuBLASLt, with cached plans, or by
- * the library's kernels where these are faster; of integers by the library's kernels. */
+/** @file gemm.h  Matrix products (GEMM), for matmul.c and padding.c: of floating dtypes by
+ * cuBLASLt, with cached plans, or by the library's kernels where these are faster; of integers by
+ * the library's kernels. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GEMM_H
 #define TS_CUDA_GEMM_H
