@@ -80,7 +80,7 @@ __device__ __forceinline__ float tanh_at(float x)
 }
 
 /* The derivative of silu, s + x s (1 - s) with s = sigmoid(x). x is clamped to +-80, which avoids
- * Inf * 0: beyond, the derivative differs from 0 or 1 by less than 2e-33. */
+ * Inf * 0: outside of these bounds, the derivative differs from 0 or 1 by less than 2e-33. */
 template <class A> __device__ __forceinline__ A silu_slope(A x)
 {
     x = x < -80 ? (A)-80 : x > 80 ? (A)80 : x;
@@ -95,6 +95,7 @@ template <class A> __device__ __forceinline__ A mish_clamped(A x)
 {
     return x < -1000 ? (A)-1000 : x > 40 ? (A)40 : x;
 }
+/* The derivative of mish from the clamped x and e = e^x. */
 template <class A> __device__ __forceinline__ A mish_slope_by(A x, A e)
 {
     A n = e * (e + 2), inverse = reciprocal(n + 2);
@@ -198,8 +199,8 @@ template <class A> __device__ __forceinline__ A gelu_tanh_slope(A x)
     return s + x * s * rest * slope;
 }
 
-/* Rounding to bf16 or f16 has a relative error of up to 2^-8 or 2^-11, so near() may have an error
- * of a few times 2^-15. */
+/* The *_near() functions are the formulas of near(). Rounding to bf16 or f16 has a relative error
+ * of up to 2^-8 or 2^-11, so near() may have an error of a few times 2^-15. */
 __device__ __forceinline__ float sigmoid_near(float x)
 {
     return reciprocal_fast(1 + exp2_fast(-1.44269504f * x));
@@ -227,6 +228,7 @@ TS_BACKWARD(sigmoid_backward, g * (1 - x) * x)
 TS_FORWARD(tanh, tanh_at(x))
 TS_BACKWARD(tanh_backward, g * (1 - x * x))
 TS_FORWARD(log_sigmoid, -softplus_at(-x))
+/* silu of -Inf: x is limited to -1000, where the sigmoid is 0, because -Inf * 0 is NaN */
 TS_FORWARD(silu, (x < -1000 ? (A)-1000 : x) * sigmoid_at(x),
            TS_NEAR((x < -1000 ? -1000 : x) * sigmoid_near(x)))
 TS_BACKWARD(silu_backward, g * silu_slope(x), TS_NEAR_GRADIENT(g * silu_slope_near(x)))

@@ -1,7 +1,8 @@
-/** @file aligned.cuh  Runs kernels over rows (such as those of rows.cuh and row_stream.cuh) on
- *  tensors that do not begin at a multiple of 16 bytes. If the length of a row is a multiple of 16
- *  bytes, these kernels access 16-byte vectors, so such tensors are copied to aligned memory first.
- *  Therefore the order of sums does not depend on addresses. */
+/** @file aligned.cuh  Runs kernels over rows (rows.cuh, row_stream.cuh) on tensors that do not
+ *  begin at a multiple of 16 bytes. If the length of a row is a multiple of 16 bytes, these kernels
+ *  access 16-byte vectors, so unaligned tensors are first copied to aligned memory. The
+ *  alternative, a kernel with other accesses, would let the order of sums depend on addresses.
+ *  Softmax, norms, the gradient of cross-entropy and cumulative sums run through on_aligned(). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ALIGNED_CUH
 #define TS_CUDA_ALIGNED_CUH

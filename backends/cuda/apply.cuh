@@ -1,5 +1,6 @@
-/** @file apply.cuh  Code that eager kernels and fused groups share: division by an invariant,
- * operands that are numbers, and the application of a functor to one element (apply_fn()). */
+/** @file apply.cuh  Code that eager kernels and fused groups share: division by a number that is
+ * fixed during the kernel, operands that are numbers, and the application of a functor to one
+ * element (apply_fn()). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_APPLY_CUH
 #define TS_CUDA_APPLY_CUH
@@ -26,8 +27,8 @@ struct divisor : ts_cuda_divisor {
     }
 };
 
-/** The T whose bytes are the first bytes of `bits`: an operand that is a number, as launches and
- *  ts_cuda_formula (fuse/describe.h) store it. */
+/** Returns an operand that is a number. Launches and ts_cuda_formula (fuse/describe.h) store it in
+ *  a double: the first sizeof(T) bytes of `bits` are the T. */
 template <class T> __device__ __forceinline__ T bits_as(double bits)
 {
     T x;
@@ -35,8 +36,8 @@ template <class T> __device__ __forceinline__ T bits_as(double bits)
     return x;
 }
 
-/** A float that rounds to the same bf16 or f16 number as the double does: the double is truncated,
- *  and the last bit is set if the truncation was inexact (round to odd). */
+/** Returns a float that rounds to the same bf16 or f16 number as the double does: truncates the
+ *  double, and sets the last bit if the truncation was inexact (round to odd). */
 __device__ __forceinline__ float float_beside(double x)
 {
     float y = __double2float_rz(x);
@@ -50,9 +51,9 @@ __device__ __forceinline__ float float_beside(double x)
  * result and the operands. */
 template <class T, int N> constexpr bool number_is_wide = is_half<T> &&N > 2;
 
-/** Applies fn to one element of each operand, x. Returns the result in wide_t<R>; the caller rounds
- *  it to R. If R is bf16 or f16 and fn has near() or near_as<R>(), formulas that are exact enough
- *  for R, calls that instead. */
+/** Applies fn to x, one element of each operand. Returns the result in wide_t<R>; the caller rounds
+ *  it to R. If R is bf16 or f16 and fn has a faster formula that is exact enough for R, near() or
+ *  near_as<R>(), applies the faster formula. */
 template <class R, class F, class... A>
 __device__ __forceinline__ wide_t<R> apply_fn(const F &fn, A... x)
 {

@@ -15,7 +15,7 @@ namespace ts {
 struct axis {
     int map, in, out, kernel, stride, padding, dilation;
     bool padded, sum, corners;
-    double scale, by_scale; /* by_scale: 1 / scale, or 0 */
+    double scale, by_scale; /* by_scale: 1 / scale; 0 if scale is 0 */
 
     axis() = default;
     explicit axis(const ts_axis &a)
@@ -35,8 +35,8 @@ struct axis {
 };
 
 /** Elements of the input that element o of the forward op's result reads: `count` elements starting
- * at `first`. Windows have no dilation here. With linear and cubic maps the elements may be outside
- * the dim; index() clamps them. */
+ * at `first`. Dilation is ignored: only max pools have it, and pool.cu computes their windows. With
+ * linear and cubic maps the elements may be outside the dim; index() clamps them. */
 struct taps {
     int first, count;
     double t; /* linear: position between the two elements, 0 to 1; cubic: between the second and
@@ -110,8 +110,9 @@ struct taps {
 };
 
 /** Elements of the result that read element i of the input: `count` candidates, of which some may
- * have weight 0. Element i of the input's gradient is the sum of their gradients times weights.
- * at() gives the index of candidate k: first + k, except for reflecting and circular padding. */
+ * have weight 0. Element i of the input's gradient is the sum, over the candidates, of a
+ * candidate's upstream gradient times its weight(). at() gives the index of candidate k: first + k,
+ * except for reflecting and circular padding. */
 struct readers {
     int first, count;
 
@@ -177,8 +178,8 @@ struct readers {
         }
         return o >= 0 && o < a.out ? o : -1;
     }
-    /** Weight with which element o of the forward op's result reads element i; 0 if it does not.
-     *  With the nearest map, o must be a candidate. */
+    /** Weight with which element o of the forward op's result reads element i of the input; 0 if it
+     *  does not read i. With the nearest map, o must be a candidate. */
     static __device__ __forceinline__ double weight(const axis &a, int i, int o)
     {
         if (a.map == TS_AXIS_NEAREST)

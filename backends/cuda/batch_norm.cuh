@@ -4,7 +4,8 @@
  *
  * A unit is the elements of a channel: in all samples for batch norm (one set of units), in one
  * sample for group norm (one set of units per sample). A statistic, that is a mean and a variance,
- * belongs to one unit in batch norm and to the units of a group in group norm.
+ * belongs to one unit in batch norm and to the units of a group in group norm. Pass 1 divides the
+ * elements of each unit into splits; one block adds a split.
  *
  *     pass 1   unit_sums(), pixel_sums()          sums over each split of a unit's elements
  *     pass 2   batch_norm_combine.cuh             statistics and coefficients of units
@@ -64,7 +65,7 @@ struct parameter {
         default: return (A)((const float *)data)[i];
         }
     }
-    /** load() as a call, for less code. */
+    /** load(), not inlined, for smaller code. */
     template <class A> __device__ __noinline__ A at(int64_t i, A absent) const
     {
         return load<A>(i, absent);
@@ -141,11 +142,11 @@ template <class A, int N, int MODE> struct sums {
      * to[k * pitch]. The sums of threads may cancel, so they are added in double. RESULT first
      * converts them to a common shift: that of thread (x, 0), or for f64 the mean of the elements.
      * Every thread of the block must call.
-     * @param to       of channel 0; NULL: this thread writes nothing
-     * @param count    number of elements of a channel that the threads (x, y) have summed
-     * @param own      those of this thread
-     * @param columns  number of x
-     * @param rows     number of y, a power of two; columns * rows is THREADS */
+     * @param to       destination of channel 0; NULL: this thread writes nothing
+     * @param count    number of elements of a channel that all threads (x, y) of this x have summed
+     * @param own      number of elements of a channel that this thread has summed
+     * @param columns  number of values of x
+     * @param rows     number of values of y, a power of two; columns * rows is THREADS */
     __device__ __forceinline__ void put(part *to, int64_t pitch, int64_t count, int64_t own,
                                         int columns, int rows, int x, int y) const
     {
@@ -276,9 +277,9 @@ template <int V, int MODE>
 constexpr int pixels_ahead = MODE == RESULT ? 4 : V == 8 && MODE & RELU ? 2 : 3;
 
 /** Pass 1, channels-last: block (vectors of channels of a set, split) of threads (columns, rows),
- * where a column is a vector of channels. The blocks of all splits move through the positions
- * together, from the last to the first: the last ones were written just before and may be in L2,
- * and pass 3 begins with the first ones. */
+ * where a column is a vector of channels. The blocks of all splits move through the positions side
+ * by side, from the last to the first: the last positions of x were written most recently and may
+ * be in L2, and the first positions may still be in L2 when pass 3 begins with them. */
 template <class T, int V, int MODE>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     pixel_sums(const T *__restrict__ x, const T *__restrict__ g, shape s,
@@ -352,7 +353,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
                 add(at, 1 + (int)((uint32_t)(left - 1) / (uint32_t)rows));
         }
     }
-    /* turns of all blocks after this block's first */
+    /* turns, of all blocks, that come after this block's first turn */
     int64_t later = (all + turn - 1) / turn - 1 - blockIdx.y;
     if (later >= 0)
         count = (later / s.splits + 1) * turn - (later % s.splits ? 0 : (turn - all % turn) % turn);

@@ -1,7 +1,8 @@
 /**
  * @file batch_norm_combine.cuh
- * Pass 2 of batch norm and group norm (batch_norm.cuh): computes statistics and coefficients from
- * the sums over splits.
+ * Pass 2 of batch norm and group norm: computes statistics (means and variances), and the
+ * coefficients of pass 3, from the sums of pass 1. batch_norm.cuh describes the passes and defines
+ * statistics, units and splits.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BATCH_NORM_COMBINE_CUH
@@ -31,8 +32,8 @@ template <int WARPS, class A> __device__ __forceinline__ A team_sum(A x)
 }
 
 /** Pass 2 of the forward op, a team (team_sum()) per statistic: writes mean and variance, combined
- * from the splits of its units or copied from the given ones, and the coefficients of its units. If
- * mean and var have no tensor, only the coefficients are written. */
+ * from the splits of its units or copied from given_mean and given_var, and the coefficients of its
+ * units. If mean and var have no tensor, only the coefficients are written. */
 template <class A, int WARPS>
 __global__ void __launch_bounds__(THREADS)
     combine_moments(const part *parts, shape s, parameter mean, parameter var, parameter given_mean,
@@ -75,8 +76,8 @@ __global__ void __launch_bounds__(THREADS)
             squares += (own < 0 ? 0 : own) + p.count * d * d;
             correction += p.count * d;
         }
-        /* The products with counts were rounded. The mean of these deviations corrects `whole`, so
-         * that the mean of equal f64 elements is exact. */
+        /* The products with counts in `sum` were rounded. The mean deviation from `whole` corrects
+         * this, so that the mean of equal f64 elements is exact. */
         correction = team_sum<WARPS>(correction) / count;
         m = (A)(isfinite(correction) ? whole + correction : whole);
         double variance = team_sum<WARPS>(squares) / count - correction * correction;

@@ -1,9 +1,13 @@
 /**
  * @file batch_norm_once.cuh
- * Batch norm and group norm in one launch, for statistics of at most ONCE_THREADS * ONCE_EACH
- * elements of up to 4 bytes (fits_once() in batch_norm.cu). A block holds the elements of a
- * statistic in registers: it computes mean and variance, or the sums of the gradient, and then the
- * results. Gradients of group norm always use the passes of batch_norm.cuh.
+ * Batch norm and group norm in one launch. A statistic, that is a mean and a variance, belongs to a
+ * channel in batch norm and to a group of channels of one sample in group norm. A block holds the
+ * elements of a statistic in registers: it computes mean and variance, or the sums of the gradient,
+ * and then the results.
+ *
+ * batch_norm.cu launches this kernel for statistics of at most ONCE_THREADS * ONCE_EACH elements of
+ * up to 4 bytes (fits_once()), except for gradients of group norm, which always use the passes of
+ * batch_norm.cuh.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BATCH_NORM_ONCE_CUH

@@ -1,4 +1,5 @@
-/** @file block.cuh  Prefix sums over the threads of a warp or block, in a fixed order. */
+/** @file block.cuh  Prefix sums over the threads of a warp or block, in a fixed order; scans, masks
+ * and index kernels use them (scan.cu, mask.cu, index.cu). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BLOCK_CUH
 #define TS_CUDA_BLOCK_CUH
@@ -19,8 +20,8 @@ template <class A> __device__ __forceinline__ A warp_inclusive(A x)
 }
 
 /** Returns the sum of x over the threads before this one and sets *total to the sum over all
- * threads. The block has THREADS threads, a multiple of 32, which must all call. For integers: a
- * floating-point x would be subtracted from a rounded sum. */
+ * threads. The block has THREADS threads, a multiple of 32, which must all call. x must be an
+ * integer: it is subtracted from a sum that includes it, which would be rounded for floats. */
 template <int THREADS, class A> __device__ __forceinline__ A block_exclusive(A x, A *total)
 {
     constexpr int warps = THREADS / 32;

@@ -57,6 +57,7 @@ TS_BITWISE(bitwise_xor, ^)
 #undef TS_TEST_OF
 #undef TS_BITWISE
 
+/** ~x; for bool the logical negation. */
 struct bitwise_not_fn {
     template <class A> __device__ __forceinline__ A operator()(A x) const
     {

@@ -1,4 +1,5 @@
-/** @file copy.cuh  Copies for the kernels of other families. */
+/** @file copy.cuh  Strided copies for the kernels of other families, such as cat.cu and slice.cu;
+ * copy.cu defines them. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_COPY_CUH
 #define TS_CUDA_COPY_CUH
@@ -17,7 +18,8 @@ struct layout {
 /* Both functions queue the copy on the current stream of the frame's device and convert between
  * dtypes with the rounding of ts_to(). Errors: those of the launch. */
 
-/** Copies operand 1 of a space, which may be a host number, to operand 0. Any strides. */
+/** Copies operand 1 of an iteration space (tessera/kernel.h) to operand 0. Operand 1 may be a
+ * number on the host. Both operands may have any strides. */
 ts_status copy_space(ts_frame *f, const ts_space &space);
 /** Copies a tensor of shape `sizes`, outermost dim first, from `from` to `to`. `from` may have
  * strides of 0. Without elements, does nothing. */

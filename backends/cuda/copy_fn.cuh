@@ -1,4 +1,5 @@
-/** @file copy_fn.cuh  Functors that copy an element or convert it to another dtype. */
+/** @file copy_fn.cuh  Functors that copy an element or convert it to another dtype, for eager
+ * kernels (copy.cu, factory.cu) and fused groups. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_COPY_FN_CUH
 #define TS_CUDA_COPY_FN_CUH

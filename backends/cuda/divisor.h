@@ -1,6 +1,6 @@
-/** @file divisor.h  Division by an invariant through a multiplication and a shift (Granlund and
- * Montgomery 1994). The host computes the constants; ts::divisor (apply.cuh) divides on the
- * device. */
+/** @file divisor.h  Division by a number that is fixed during a kernel, through a multiplication
+ * and a shift (Granlund and Montgomery 1994). The host computes the constants; ts::divisor
+ * (apply.cuh) divides on the device. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DIVISOR_H
 #define TS_CUDA_DIVISOR_H

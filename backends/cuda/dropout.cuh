@@ -18,8 +18,8 @@ enum {
 /** Elements per thread of dropout_runs_kernel(): whole Philox blocks, at least 16 bytes. */
 template <class T> constexpr int dropout_count = vec16<T> > 4 ? vec16<T> : 4;
 
-/** Dropout of four elements x to y by the words of one block, in the form that the random kernels
- * call (draw() in random.cu). y may be x. */
+/** Dropout of the four elements x, into y, by the four words of one Philox block; y may be x. The
+ * functor has the form that the kernels of random.cu call (draw()). */
 struct dropped {
     static constexpr int elements = 4;
     static constexpr bool reads = true;
@@ -33,8 +33,8 @@ struct dropped {
     }
 };
 
-/** Dropout where rows of both tensors consist of aligned 16-byte vectors, and the order in memory
- * is row-major. A thread processes whole Philox blocks. */
+/** Dropout of tensors whose rows consist of aligned 16-byte vectors and whose order in memory is
+ * row-major. A thread processes whole Philox blocks. */
 template <class T, class I>
 static __global__ void __launch_bounds__(DROPOUT_THREADS)
     dropout_runs_kernel(const __grid_constant__ walk<I, 2> space, I n, T *to, const T *from,
@@ -78,7 +78,7 @@ static __global__ void __launch_bounds__(DROPOUT_THREADS)
     constexpr int UNITS = DROPOUT_UNITS;
     I first = (I)blockIdx.x * (DROPOUT_THREADS * UNITS) + threadIdx.x;
     int64_t at[UNITS][4];
-    int skip[UNITS]; /* elements from the unit's first word to these offsets */
+    int skip[UNITS]; /* k of the comment above: the unit begins `skip` elements before at[u] */
     unsigned some[UNITS] = {}; /* bit e: element e of the unit exists */
     alignas(16) T x[UNITS][4];
     using word = word_of<vec<T, sizeof(T) == 8 ? 2 : 4>>; /* at most 16 bytes */
@@ -152,7 +152,7 @@ static cudaError_t dropout_strided(const ts_space &s, fn::dropout_fn fn, ts_rng_
             runs = runs && s.operand[k].strides[d] % 16 == 0;
     }
     int64_t sizes[TS_MAX_DIMS], strides[4][TS_MAX_DIMS], number[TS_MAX_DIMS] = {1}, steps[2],
-        row = s.sizes[0], skip = row % 4 == 0 ? 0 : row % 2 == 0 ? 2 : 3, /* the largest `skip` */
+        row = s.sizes[0], skip = row % 4 == 0 ? 0 : row % 2 == 0 ? 2 : 3, /* its largest value */
         each = (row + skip + 3) / 4, units = s.numel / row * each;
     for (int d = 1; d < s.ndim; d++)
         number[d] = number[d - 1] * s.sizes[d - 1];

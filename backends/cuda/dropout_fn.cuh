@@ -9,7 +9,7 @@
 
 namespace ts::fn {
 
-/** Drops elements with probability p, by their random words. */
+/** Drops an element with probability p: `word` is the element's random word. */
 struct dropout_fn {
     uint32_t below; /* ceil(p * 2^24): an element is dropped if the upper 24 bits of its word are
                        less */
@@ -22,7 +22,7 @@ struct dropout_fn {
 /** Dropout with the seed and offset of its random words (philox.cuh), for a fused group, whose
  * kernel draws the words and passes one per element. */
 struct dropout_at_fn : dropout_fn {
-    static constexpr bool draws = true; /* takes the element's word first */
+    static constexpr bool draws = true; /* the word is the first argument of operator() */
     uint64_t seed, offset;
 };
 

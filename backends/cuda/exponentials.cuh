@@ -1,5 +1,5 @@
-/** @file exponentials.cuh  Log-sum-exp of elements, as a fold of reduce.cuh: logsumexp
- * (reduce_moments.cu), and the rows' states from which loss.cu computes losses over classes. */
+/** @file exponentials.cuh  Log-sum-exp of elements, as a fold of reduce.cuh, for the op logsumexp
+ * (reduce_moments.cu) and for losses over classes (loss.cu). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_EXPONENTIALS_CUH
 #define TS_CUDA_EXPONENTIALS_CUH

@@ -21,7 +21,7 @@ namespace ts {
 /** Elements of a piece, which a thread loads at once: 16 bytes, but at most 8 elements. */
 template <class T> constexpr int piece_of = vec16<T> < 8 ? vec16<T> : 8;
 
-/* Operations of plain_fold: of() combines two numbers; none() is the neutral element. */
+/* Operations of plain_fold: of() combines two numbers; none() is the neutral element of of(). */
 struct op_add {
     template <class A> static __device__ __forceinline__ A none() { return 0; }
     template <class A> static __device__ __forceinline__ A of(A a, A b) { return a + b; }

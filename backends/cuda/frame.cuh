@@ -41,8 +41,9 @@ struct call {
     cudaStream_t stream;
 };
 
-/** The device and stream of a frame. Without a usable device, device is NULL; an error is recorded
- *  unless the call is only described. */
+/** The device and stream of a frame. Without a usable device, device is NULL, and an error is
+ *  recorded. If the call is only described for a fused group (fuse/describe.h), device is NULL
+ *  without an error. */
 inline call call_of(const ts_frame *f)
 {
     ts_device where = ts_kernel_device(f);
@@ -60,7 +61,8 @@ template <class F> ts_status on_device(ts_frame *f, F &&launch)
     return ts_cuda_launched(f, launch(c), c.stream);
 }
 
-/** Runs launch.operator()<T>(call) for the floating dtype that the call computes in. */
+/** on_device() for launch.operator()<T>(call), where T is the floating dtype that the call computes
+ * in. */
 template <class F> ts_status with_float(ts_frame *f, F &&launch)
 {
     ts_dtype dtype = ts_kernel_dtype(f);

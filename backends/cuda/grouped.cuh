@@ -1,8 +1,8 @@
 /**
  * @file grouped.cuh  Reduce by key: sums of rows with equal keys, in the order of the rows, for the
  * gradient of an embedding, index_add and scatter_add (index.cu). Keys are sorted with the rows'
- * positions (sort.cuh). Then one group of threads owns a key and adds its rows, so there are no
- * atomic additions and results are bitwise reproducible.
+ * positions (sort.cuh). Then each key has one group of threads, its owner, which adds the key's
+ * rows, so there are no atomic additions and results are bitwise reproducible.
  *
  * For a frequent key, one group would add a long chain of rows. Therefore other groups first add
  * the rows of each span that has a single key: a span is SPAN consecutive sorted rows. Then they
@@ -10,9 +10,10 @@
  * spans within its key, so its chain is up to SPAN * SPAN times shorter. The order of additions
  * depends only on the keys.
  *
- * Memory traffic besides the sort: each row is read once; each result with rows is read and written
- * once (if `every`, all are only written); the sums of spans, at most about 1/32 as many as
- * the rows, are written and read once.
+ * Memory traffic besides the sort: each row is read once. The sums of spans, of which there are
+ * about 1/32 as many as rows, or fewer, are written and read once. Each row of the result that has
+ * a key is read and written once; or, if the call sets every row of the result (`every`), each row
+ * is written once and none is read.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GROUPED_CUH
@@ -23,13 +24,13 @@
 
 namespace ts {
 
-enum { SPAN = 32,            /* rows of a span; spans of a span of the second level */
+enum { SPAN = 32,            /* rows of a span; a span of the second level has SPAN spans */
        GROUPED_BLOCKS = 2048 /* blocks that fill a device: more than 132 multiprocessors (H100) hold
                                 at once */ };
 
-/** Sizes: the rows, of `inner` elements, of x (outer, count, inner) are added to rows of the result
- * (outer, bound, inner). Row (o, k) is added to row (o, key of k); if its key is >= bound, it is
- * ignored. */
+/** Sizes of a call: x is (outer, count, inner), the result (outer, bound, inner). Row (o, k) of x,
+ * which has `inner` elements, is added to row (o, key of k) of the result. Rows whose key is >=
+ * bound are ignored. */
 struct grouping {
     int64_t outer, count, inner, bound;
 };

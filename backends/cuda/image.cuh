@@ -36,8 +36,9 @@ inline bool all_last(std::initializer_list<const ts_value *> values)
 }
 
 /** True if the tensors of the call r are (N, C, ...) in channels-last; values that are not tensors
- *  are ignored. Strides alone do not decide: those of (C, H, W) with dims of size 1 may be equal to
- *  those of a channels-last (N, C, L). r.planes is N * C, or C without N. */
+ *  are ignored. Strides alone do not decide, because those of (C, H, W) with dims of size 1 may be
+ *  equal to those of a channels-last (N, C, L); therefore r.planes, which is N * C (or C without
+ *  N), is compared with the sizes. */
 inline bool all_last_images(const ts_resampling &r, std::initializer_list<const ts_value *> values)
 {
     for (const ts_value *v : values)

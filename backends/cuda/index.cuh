@@ -16,7 +16,8 @@ struct reporter {
     const char *expected; /* host pointer, not dereferenced on the device */
     ts_cuda_fault *fault;
 
-    /** For elements of argument number `arg`. what: static text for the error, `expected`. */
+    /** Reports elements of argument number `arg`. what: a static string that says in the error what
+     * was expected; stored as `expected`. */
     reporter(const ts_frame *f, int arg, const char *what, ts_cuda_device *device)
         : caller{f->table, f->site, f->op, f->nargs, (uint8_t)arg}, expected(what),
           fault(device->fault)
@@ -77,7 +78,8 @@ struct indices {
     {
         return checked(i, bound, i);
     }
-    /** The same for the index at offset `offset` in memory; the report names element i. */
+    /** Returns the index at offset `offset` in memory, which is element i of the argument; -1, with
+     * a report of element i, if not in [0, bound). */
     __device__ __forceinline__ int64_t checked(int64_t offset, int64_t bound, int64_t i) const
     {
         int64_t index = at(offset);

@@ -10,14 +10,15 @@
 
 namespace ts {
 
-/** The positions that element i of an index leads to: in self, the indexed tensor, and in the other
- * tensor, which is the source of a scatter. An index with as many dims as self may have any
- * strides. An index with fewer dims is one contiguous line, which applies to every line, along the
- * indexed dim, of the other tensor or, without one, of the result; i then counts the elements of
- * this tensor. */
+/** The positions that element i of an index selects: one in self, the indexed tensor, and one in
+ * the other tensor, which is the source of a scatter.
+ * - An index with as many dims as self may have any strides.
+ * - An index with fewer dims than self is contiguous and has one dim. It applies to every line
+ *   along the indexed dim of the other tensor or, without another tensor, of the result. In this
+ *   case i counts the elements of the other tensor or of the result. */
 template <class I> struct led {
     indices index;
-    bool alone;       /* the index is one line */
+    bool alone;       /* the index has fewer dims than self */
     walk<I, 3> space; /* offsets in self (with index 0), the other tensor and the index */
     int64_t along, bound; /* stride in self and size of the indexed dim */
 
@@ -62,8 +63,8 @@ template <class I> struct led {
     }
 };
 
-/** Functor of fill_units() (units.cuh) for gather: element i of the result. Elements are units U;
- * 0 for an index out of range. */
+/** Functor of fill_units() (units.cuh) for gathers: returns element i of the result as a unit U, or
+ * 0 if its index is out of range. */
 template <class U, class I> struct gathered {
     const U *from;
     led<I> to;
@@ -75,8 +76,8 @@ template <class U, class I> struct gathered {
 };
 
 /* If several elements of an index select the same position, scatter stores the last one. In short
- * lines an element reads the rest of its line (index_lines). In long lines, winners_kernel() finds
- * the largest element number per position by atomicMax, whose order does not matter, and then
+ * lines an element reads the rest of its line (index_lines). For long lines, winners_kernel() finds
+ * the last element that selects each position, by atomicMax, whose order does not matter; then
  * scatter_kernel() stores these elements. */
 
 /** Lines of a contiguous index along the indexed dim. */
@@ -95,8 +96,9 @@ template <class I> struct index_lines {
     }
 };
 
-/** Sets winner[p] to 1 + the largest number of an element that selects position p of self, where
- * winner[p] was 0 before. clear: sets these winner[p] to 0 instead. n: elements of the index. */
+/** For each position p of self that an element of the index selects, sets winner[p] to 1 + the
+ * index i of the last such element; winner[p] must be 0 before. clear: sets these winner[p] to 0
+ * instead. n: elements of the index. */
 template <class I>
 static __global__ void winners_kernel(const __grid_constant__ led<I> to, I n, I *winner, bool clear)
 {
@@ -145,7 +147,7 @@ static __global__ void add_integers_kernel(const __grid_constant__ led<I> to, I 
 }
 
 /** Functor of sort_by() (sort.cuh) for scatter_add: the key of element i of the index is its
- * position in self; `position` is set to that of its partner in src. */
+ * position in self; `position` is set to the position in src of the element that is added there. */
 template <class I> struct element_key {
     led<I> to;
     I bound; /* the key of elements whose index is out of range */

@@ -9,12 +9,13 @@
  *     lines_add_kernel     sums: a block builds a line of the result in the same way
  *     lines_own_kernel     sums, if lines of the result have few elements: each thread of a block
  *                          has its own sums
- *     lines_brief_kernel   sums, if lines are short or have few indices: a thread per line
- *     lines_join_kernel    after lines_add_kernel and lines_own_kernel, if lines are divided into
- *                          shares: adds the sums of the shares, in order
+ *     lines_brief_kernel   sums, if lines of the index are short: a thread per line
+ *     lines_join_kernel    after lines_add_kernel and lines_own_kernel, if lines of the index are
+ *                          divided into shares, a block for each: adds the shares' sums, in order
  *
  * The first three access each element of self, index, source and result once. Adjacent lines share
- * 32-byte sectors; their blocks run at the same time, so the sectors are shared in the L2 cache.
+ * 32-byte sectors; their blocks run at the same time, so a sector is usually read from memory once
+ * and then from the L2 cache.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_LINES_CUH
@@ -33,20 +34,23 @@ enum {
     LINE_MANY = 64,              /* with at least this many blocks, lines may have any length */
     LINE_LENGTH = 32 * 1024,     /* longest line or share with fewer than LINE_MANY blocks */
     LINE_FEW = 512,              /* below this many targets, lanes of a warp often share a target */
-    LINE_LEAST = 8,              /* longest line of sums for one thread, for any number of lines */
-    LINE_OWN = 64 * 1024,        /* maximum bytes of shared memory if each thread has own sums */
-    LINE_TURNS = 64,             /* maximum elements per thread with own sums, where sums per block
-                                    would divide a line into more shares */
-    LINE_SHORT = 64,             /* longest line for one thread if lines are many */
-    LINE_SHORT_MANY = 2048,      /* number of lines from which LINE_SHORT holds */
-    LINE_PAIRS = 1024            /* most comparisons of indices for a line of bf16 or f16 */
+    LINE_LEAST = 8,              /* most indices of a line that one thread adds, for any number of
+                                    lines */
+    LINE_OWN = 64 * 1024,        /* maximum bytes of shared memory of lines_own_kernel */
+    LINE_TURNS = 64,             /* maximum elements that a thread of lines_own_kernel adds, if
+                                    lines_add_kernel could divide the line into more shares */
+    LINE_SHORT = 64,             /* most indices of a line that one thread adds if there are at
+                                    least LINE_SHORT_MANY lines */
+    LINE_SHORT_MANY = 2048,
+    LINE_PAIRS = 1024            /* most comparisons of indices by one thread, for a line of bf16 or
+                                    f16 */
 };
 
 /** The lines of the index, and the offsets of the same lines in self (and the result) and in the
  * source. Self, result and index are contiguous. Strides are in elements. */
 struct line_shape {
-    bool fits;          /* kernels other than lines_own_kernel can run; if false, no kernel can,
-                           except lines_own_kernel if `own` is above 0 */
+    bool fits;          /* a kernel other than lines_own_kernel can run; `own` tells whether
+                           lines_own_kernel can */
     bool sums;          /* true: elements are added; false: the last of equal indices wins */
     bool all;           /* every line of self has a line of the index */
     int64_t count;      /* number of lines */
@@ -55,8 +59,7 @@ struct line_shape {
     uint32_t length, n; /* elements of a line of the index, of a line of self */
     int64_t along_self, along_src, along_index; /* strides between elements of a line */
     walk<uint32_t, 3> lines; /* offset of a line's first element in self, source and index */
-    int own;                 /* threads per block if each thread has its own sums; 0: sums of a
-                                block */
+    int own;                 /* threads per block of lines_own_kernel; 0: it does not run */
     int beside;              /* if own > 0: adjacent lines per block */
 
     line_shape(const ts_cuda_device *device, const ts_tensor *self, const ts_tensor *index,
@@ -64,8 +67,8 @@ struct line_shape {
     /** Sets `own` if lines of self are short enough for separate sums (of `bytes` bytes) in each
      * thread, and there are many more elements to add. */
     void share_out(int bytes);
-    /** True if a line is short enough for one thread. halves: sums of bf16 or f16, which must be
-     * rounded once. */
+    /** True if a line is short enough for one thread (lines_brief_kernel). halves: the sums are of
+     * bf16 or f16, which a thread adds target by target, so that it rounds each sum once. */
     bool brief(bool halves = false) const
     {
         return fits && (is_least(length) ||
@@ -85,11 +88,14 @@ struct line_shape {
     bool is_least(int64_t along) const { return along <= (sums ? LINE_LEAST : 1); }
 };
 
-/** Sets `fits` if one thread can process a line; or if a line of self fits in a block's shared
- * memory, with `bytes` bytes per element, is not much longer than a line of the index, and there
- * are enough blocks or the lines or shares are short. Only sums have shares. Without elements
- * `fits` is false. The index has the dims of src, or one dim, which is along `dim` of src and is
- * used for all lines. */
+/** Describes the lines of a call. The index has the dims of src; or it has one dim, which is along
+ * `dim` of src, and applies to all lines. `fits` is set if there are elements, and either a line of
+ * the index is short enough for one thread (LINE_LEAST; without sums, one index), or all of these
+ * hold:
+ * - a line of self, with `bytes` bytes per element, fits in a block's shared memory;
+ * - a line of self is not much longer than a line of the index;
+ * - there are at least LINE_MANY blocks, or shares have at most LINE_LENGTH elements.
+ * Without sums a line is one share. */
 inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *self,
                               const ts_tensor *index, const ts_tensor *src, int dim, int bytes,
                               bool sums)
@@ -296,8 +302,8 @@ __global__ void __launch_bounds__(LINE_THREADS)
 /**
  * Sums for short lines of self, block (blockDim.x lines, share): each thread adds elements to its
  * own sums in shared memory, so no two threads write to the same address. Threads along x read
- * adjacent lines, threads along y read parts of a line; then the sums along y are added in a fixed
- * order. Results are written as by lines_add_kernel().
+ * adjacent lines; threads along y divide a line's share among them, and their sums are then added
+ * in a fixed order. Results are written as by lines_add_kernel().
  */
 template <class T>
 __global__ void __launch_bounds__(256)

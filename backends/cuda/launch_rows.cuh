@@ -28,8 +28,9 @@ struct row_grid {
 template <class... E> struct row_table;
 template <int... MOST, class... S> struct row_table<up_to<MOST, S>...> {
     /**
-     * Finds the first entry that holds rows of v vectors and for which take.operator()<S, V>()
-     * returns true: it stores the kernel of shape S with accesses of V elements.
+     * Finds the first entry that holds rows of v vectors and whose shape S the caller accepts:
+     * take.operator()<S, V>() stores the kernel of shape S with accesses of V elements and returns
+     * true, or returns false.
      */
     template <int V, class F> static row_grid find(int64_t v, F &&take)
     {

@@ -43,8 +43,9 @@ cudaError_t stream_launch(void (*kernel)(P...), const stream_grid &g, int64_t cl
                                  static_cast<P>(args)...);
 }
 
-/** Which kernels of an entry exist. EXACT: for rows that fill the shape; without branches, more
- * loads are in flight, which needs more registers. ANY: for shorter rows. */
+/** Which kernels of an entry exist. EXACT: a kernel for rows that fill the shape; it has no
+ * branches, so more loads are in flight, and it needs more registers. ANY: a kernel for shorter
+ * rows, too. */
 enum stream_fill { EXACT = 1, ANY = 2, BOTH = EXACT | ANY };
 
 /** An entry of a table of kernels: rows of up to MOST vectors, which CLUSTER blocks must share
@@ -54,8 +55,9 @@ struct stream {
     using exact = stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, true>;
     using any = stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS>;
 
-    /** True if take.operator()<shape>() was called, which returns the bytes of dynamic shared
-     * memory that the kernel needs. */
+    /** If the entry has a kernel for rows of v vectors, calls take.operator()<shape>(), which
+     * stores the kernel and returns the bytes of dynamic shared memory that it needs; then sets g
+     * and returns true. */
     template <class F> static bool find(int64_t v, stream_grid &g, F &&take)
     {
         unsigned bytes = 0;
@@ -178,7 +180,7 @@ template <> struct stream_table<rows_sum, 4>
               stream<ANY, 32768, 512, 4, 16, 3, 1>> {};
 /* clang-format on */
 
-/** An entry of an odd_table: rows of up to MOST vectors of any number of elements have shape S. */
+/** An entry of an odd_table: rows of any number of elements, up to MOST vectors, have shape S. */
 template <int MOST, class S> struct odd_up_to {
     template <class F> static bool find(int64_t v, int64_t rows, stream_grid &g, F &&take)
     {

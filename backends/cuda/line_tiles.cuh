@@ -1,12 +1,14 @@
 /**
- * @file line_tiles.cuh  Kernels over short lines: a block loads many lines into shared memory.
+ * @file line_tiles.cuh  Kernels over short lines, for softmax.cu, norm.cu and scan.cu: a block
+ * loads many lines into shared memory.
  *
  * A line is the `count` elements along one dim of a contiguous tensor (outer, count, inner):
  * element i of line (o, j) is at (o * count + i) * inner + j. A tile consists of all lines of
- * several consecutive indices o, which are contiguous in memory; if count * inner elements are too
- * many, of `width` adjacent lines of one o. The block's threads load a tile together, in 16-byte
- * accesses if sizes and addresses allow; then `lanes` threads process each line. The division
- * depends only on shape and dtype. line_tiles_of() divides, tiles_launch() launches.
+ * several consecutive indices o, which are contiguous in memory. If the count * inner elements of
+ * one o are too many for a tile, a tile consists of `width` adjacent lines of one o instead. The
+ * block's threads load a tile together, in 16-byte accesses if sizes and addresses allow; then
+ * `lanes` threads process each line. The division depends only on shape and dtype. line_tiles_of()
+ * divides, tiles_launch() launches.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LINE_TILES_CUH
@@ -21,7 +23,7 @@ enum {
     TILE_THREADS = 256,
     TILE_BYTES = 16384,    /* maximum bytes of a tile of one input */
     LONGEST_IN_TILE = 512, /* maximum elements of a line */
-    TILES = 512 /* tiles that occupy a device; tiles get fewer lines if there would be fewer */
+    TILES = 512 /* tiles that occupy a device; with fewer tiles, a tile gets fewer lines */
 };
 
 /** Division of lines into tiles; made by line_tiles_of(). */
@@ -30,7 +32,7 @@ struct line_tiles {
     int outers;       /* indices o per tile; 0: a tile has `width` lines of one o */
     int width, lanes; /* lines per index o in a tile; threads per line */
     int shift;        /* if outers is 0: log2 of width */
-    bool vector;      /* contiguous pieces consist of whole 16-byte vectors */
+    bool vector;      /* the contiguous ranges of a tile consist of whole 16-byte vectors */
     divisor by_width;
 
     int64_t tiles() const

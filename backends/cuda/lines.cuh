@@ -1,6 +1,7 @@
 /**
- * @file lines.cuh  Parts of kernels over lines of any length and stride that do not fit rows.cuh;
- * these kernels read a line several times.
+ * @file lines.cuh  Building blocks of kernels over lines of any length and stride, for the lines
+ * that rows.cuh does not support, such as softmax over a dim that is not the last. The kernels read
+ * a line several times.
  *
  * A line is the `count` elements along one dim of a contiguous tensor (outer, count, inner):
  * element i of line (o, j) is at (o * count + i) * inner + j. A block processes X adjacent lines (a
@@ -28,7 +29,7 @@ struct lines {
 
     /** Lines of a tile (X): 1 if elements of a line are adjacent. */
     int width() const { return inner == 1 ? 1 : inner < 16 ? 8 : 32; }
-    /** Number of tiles: blocks if no tile is shared. */
+    /** Number of tiles. If no tile is shared, it is also the number of blocks. */
     int64_t tiles() const { return outer * ((inner + width() - 1) / width()); }
 };
 
@@ -37,8 +38,9 @@ enum {
     LINES_REDUCTIONS = 3 /* maximum calls of lines_reduce() in a kernel */
 };
 
-/** Takes scratch memory for shared tiles if the lines are few and long, else sets data to NULL, and
- * gives the memory back when it is destroyed. Call failed() before use. */
+/** Scratch memory for shared tiles, which the destructor gives back. `data` is NULL unless the
+ * lines are few and long: at most LINES_SHARED / 2 tiles of lines with more than 4,096 elements.
+ * Call failed() before use. */
 struct lines_scratch {
     static constexpr int64_t numbers = (int64_t)LINES_REDUCTIONS * LINES_SHARED * 32 * 8,
                              bytes = numbers + LINES_SHARED * 4; /* numbers, then counters */

@@ -1,13 +1,13 @@
 /**
  * @file loop_rows.cuh
  * Pointwise kernels over rows of elements of at most 4 bytes at any address; loops.cuh launches
- * them. At least one operand has smaller elements: if all have 4 bytes, kernels of single elements
- * are faster.
+ * them. At least one operand has elements of 1 or 2 bytes: if all have 4 bytes, kernels of single
+ * elements are faster.
  *
  * A thread moves a run: ROW_RUN consecutive elements of a row. Runs begin where the result is
- * aligned, so the result is stored in vectors; an operand that is not aligned there is read in
- * words of 4 bytes, which are shifted. A word that has a byte of the row lies within the operand's
- * allocation, since runtime/alloc.c rounds sizes up.
+ * aligned, so the result is stored in vectors. An operand that is not aligned at the start of a run
+ * is read in words of 4 bytes, which are shifted. A word that has a byte of the row lies within the
+ * operand's allocation, since runtime/alloc.c rounds sizes up.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOP_ROWS_CUH
@@ -123,6 +123,7 @@ __device__ __forceinline__ void row_convert(const row_bits<4> &raw, int dtype, i
         any_round(compute, x);
 }
 
+/** Body of any_rows_kernel(). */
 template <class F, int N, int... K>
 __device__ __forceinline__ void any_rows_body(const any_space<N> &s, const F &fn,
                                               std::integer_sequence<int, K...>)
@@ -204,6 +205,7 @@ __global__ void __launch_bounds__(LOOP_THREADS)
 template <class... T>
 constexpr bool row_types = ((sizeof(T) <= 4) && ...) && ((sizeof(T) < 4) || ...);
 
+/** Body of loop_rows_kernel(). */
 template <class F, class R, class... T, int... K>
 __device__ __forceinline__ void loop_rows_body(const loop_space<sizeof...(T) + 1> &s, const F &fn,
                                                std::integer_sequence<int, K...>)

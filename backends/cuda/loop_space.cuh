@@ -46,7 +46,8 @@ template <int OPERANDS> struct loop_space {
     char *data[OPERANDS];
     double number[OPERANDS]; /* bits of a host number, as loop_launcher::number() stores them */
     access_way way[OPERANDS];
-    bool flat; /* one dim; the operands are arrays, or arrays and numbers */
+    bool flat; /* one dim, and each operand is an array or, unless it is the only one, a number on
+                  the host */
 
     loop_walk walk;
     bool heads;       /* rows of the result may be unaligned: runs begin at addresses that are
@@ -94,6 +95,7 @@ __device__ __forceinline__ void loop_offsets(const loop_space<N> &s, int d, int 
             for (int k = 0; k < N; k++)
                 offset[u][k] += (O)(int32_t)i[u] * s.strides[k][d];
 }
+/** loop_offsets() for one position i. */
 template <class O, int N>
 __device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, int end, uint32_t i,
                                             O (&offset)[N])
@@ -101,6 +103,7 @@ __device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, int e
     uint32_t only[1] = {i};
     loop_offsets(s, d, end, only, &offset);
 }
+/** loop_offset() for dims d to the last one. */
 template <class O, int N>
 __device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, uint32_t i,
                                             O (&offset)[N])
@@ -410,11 +413,11 @@ template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], 
     return true;
 }
 
-/** True if a kernel of loop_rows.cuh should run over the space: its rows have at least ROW_RUN
- * elements of at most 4 bytes, of fewer in at least one operand, and each operand is contiguous
- * along dim 0, a host number, or an argument with stride 0. Kernels of single elements are faster
- * for short rows of a dense result: there a thread's elements may be in two rows (walk_flat), so
- * fewer threads have missing elements. */
+/** True if a kernel of loop_rows.cuh should run over the space. Its rows must have at least ROW_RUN
+ * elements. Elements must have at most 4 bytes, and those of at least one operand fewer. Each
+ * operand must be contiguous along dim 0, a host number, or an argument with stride 0. Kernels of
+ * single elements are faster for short rows of a dense result: there a thread's elements may be in
+ * two rows (walk_flat), so fewer threads have missing elements. */
 template <int N> bool loop_has_rows(const ts_space &space, const int (&item)[N])
 {
     const ts_operand &to = space.operand[0];
@@ -446,8 +449,8 @@ inline int loop_far_dim(const ts_space &space)
     return d;
 }
 
-/** If an operand has more than UINT32_MAX bytes from its first to its last element, the dim with
- * most of them; else -1. */
+/** If an operand has more than UINT32_MAX bytes from its first to its last element, the dim that
+ * spans most of these bytes; else -1. */
 inline int loop_long_dim(const ts_space &space)
 {
     for (int k = 0; k < space.operands; k++) {

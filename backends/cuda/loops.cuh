@@ -6,9 +6,9 @@
  * If every operand has the functor's dtype and is contiguous and aligned along the innermost dim,
  * or has one element for all of it, a kernel per functor and dtype moves 16 bytes of the widest
  * operand per thread (loop_is_wide() has the exact condition on layouts). All other calls use:
- * - for contiguous rows, at any address, of elements of at most 4 bytes, and of fewer in at least
- *   one operand: kernels of loop_rows.cuh;
- * - else kernels of single elements: a thread moves four elements, which the layouts determine
+ * - kernels of loop_rows.cuh for contiguous rows at any address, if elements have at most 4 bytes,
+ *   and those of at least one operand fewer;
+ * - else kernels of single elements. The layouts determine which four elements a thread moves
  *   (loop_walk in loop_space.cuh): consecutive elements along the innermost dim, accessed as one
  *   vector where an operand is contiguous and aligned, or separate elements.
  *
@@ -17,9 +17,10 @@
  * load and store them (loop_any.cuh). Copies and selections have a kernel per dtype instead.
  * Offsets along the other dims are computed by multiplications instead of divisions.
  *
- * For bf16 and f16, functors compute in f32. If there are at least two operands, they get numbers
- * in f32. If a functor has near(), the kernel calls near() for bf16 and f16: a faster formula that
- * is accurate enough for results of these dtypes.
+ * For bf16 and f16, functors compute in f32. If a functor has at least two operands, those that are
+ * numbers stay in f32; a number as the only operand is rounded to the dtype. If a functor has
+ * near(), a faster formula that is accurate enough for results of bf16 and f16, the kernel calls
+ * near() for these dtypes.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOPS_CUH
@@ -33,7 +34,8 @@
 
 namespace ts {
 
-/** A number repeated V times; a placeholder if widened() inserts the number in f32. */
+/** Operand K, a number, repeated V times; a placeholder if widened() later inserts the number in
+ * f32. */
 template <int K, int V, class T, int N>
 __device__ __forceinline__ word_of<vec<T, V>> splat(const loop_space<N> &s)
 {

@@ -58,8 +58,8 @@ enum {
     PAIR_THREADS = 256,
     PAIR_SHARE = 4096, /* elements that a block of a sum adds */
     PAIR_FEW = 16384,  /* up to this many elements, one block is faster than two launches */
-    PAIR_WALKED = 1 << 18, /* up to this many elements, a gradient of operands with strides is
-                              faster than copying them */
+    PAIR_WALKED = 1 << 18, /* up to this many elements, a gradient kernel that reads operands with
+                              strides is faster than contiguous copies of these operands */
     PAIR_FEW_THREADS = 1024 /* threads of the one block */
 };
 
@@ -94,7 +94,8 @@ static __device__ __forceinline__ void store_run(T *y, int64_t first, int64_t n,
             y[first + e] = out.at[e];
 }
 
-/** Calls f(first element of a run, whether it is one vector) for each run of vec16<T> elements. */
+/** Calls f(i, whole) for each of this thread's runs of vec16<T> elements: i is the run's first
+ * element, and whole tells that the run is one aligned vector. */
 template <class T, class F>
 static __device__ __forceinline__ void each_run(int64_t n, bool aligned, F &&f)
 {
@@ -198,8 +199,8 @@ static __global__ void __launch_bounds__(PAIR_FEW_THREADS)
         *out = narrow<T>((wide_t<T>)(sum * factor));
 }
 
-/** Stores the gradients dx and dt of n pairs; NULL: not requested. g is the upstream gradient: with
- * `each` of each loss, else one number for all. `factor` multiplies it. */
+/** Stores the gradients dx and dt of n pairs; NULL: not requested. g is the upstream gradient: one
+ * number per loss with `each`, else one number for all losses. `factor` multiplies g. */
 template <class T, class P>
 static __global__ void __launch_bounds__(PAIR_THREADS)
     pairs_backward_kernel(P pair, const T *g, bool each, double factor, const T *x, const T *t,
@@ -227,7 +228,7 @@ static __global__ void __launch_bounds__(PAIR_THREADS)
     });
 }
 
-/** pairs_backward_kernel() of tensors of any strides. offsets: of g, x, t, dx, dt. */
+/** pairs_backward_kernel() for tensors of any strides. offsets: in g, x, t, dx and dt. */
 template <class T, class P>
 static __global__ void __launch_bounds__(PAIR_THREADS)
     pairs_backward_strided_kernel(P pair, const T *g, bool each, double factor, const T *x,

@@ -1,6 +1,7 @@
 /**
- * @file loss_rows.cuh  Cross-entropy over rows of logits: one pass computes the gradient for an
- * upstream gradient of 1, and the terms from which loss.cu then computes the losses.
+ * @file loss_rows.cuh  Cross-entropy over rows of logits. loss.cu calls cross_entropy_grad_rows():
+ * one pass computes the gradient for an upstream gradient of 1, and the terms from which loss.cu
+ * then computes the losses.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOSS_ROWS_CUH
@@ -23,10 +24,11 @@ template <class T> struct logit_rows {
     exponentials<A> *known;          /* per row: largest logit and sum of exponentials; total = 0 */
     A *own;                          /* per row: the target's logit; unset if the target is ignored
                                         or invalid */
-    A *totals;                       /* (parts, rows): sums of logits; NULL: not requested */
+    A *totals;                       /* (parts, rows): the sum of the logits in each part of a row
+                                        (logit_parts()); NULL: not requested */
     int64_t rows, n, ignored;        /* ignored: target of rows without a loss */
-    A even, hot; /* target distribution: share of each class, and the extra share of the target
-                    class */
+    A even, hot; /* the target distribution: each class has the share `even`, and the target class
+                    `hot` in addition */
 
     /** A target as a class, IGNORED or NO_CLASS. */
     __device__ __forceinline__ int goal(int64_t c) const

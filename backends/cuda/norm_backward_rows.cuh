@@ -1,5 +1,6 @@
 /**
- * @file norm_backward_rows.cuh  Gradients of layer and RMS normalisation over rows.
+ * @file norm_backward_rows.cuh  Gradients of layer and RMS normalisation over rows; norm.cu calls
+ * norm_backward_rows().
  *
  * Clusters of blocks stream rows through shared memory (row_stream.cuh). A thread owns the same
  * columns in every row of its cluster, so it keeps the sums over rows for the gradients of weight
@@ -33,16 +34,17 @@ constexpr int kept_bytes = sizeof(T) == 4 ? 0 : S::threads * S::vecs * 16;
 template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums {
     static constexpr int V = vec16<T>;
     static constexpr bool kept = !kept_bytes<T, S>; /* weights in registers */
-    /* available: registers per thread; sums: registers for sums; few: the sums leave enough
-       registers to load vectors unconditionally. */
+    /* fair: registers per thread if S::blocks blocks share a multiprocessor's 65,536; available:
+       the same, at most 255; sums: registers for sums; few: the sums leave enough registers to load
+       vectors unconditionally. */
     static constexpr int fair = 65536 / (S::threads * S::blocks),
                          available = fair < 255 ? fair : 255, sums = S::vecs * V * (RMS ? 1 : 2);
     static constexpr bool few = S::warps > 1 && available >= 2.2 * sums;
     T *dx; /* NULL: not requested */
     vec<T, V> w[kept ? S::vecs : 1], *w_shared; /* this thread's weights: registers or shared */
     const float *mean, *rstd;
-    float2 next, even, odd; /* mean and rstd: of the next row, and of the latest row with an even
-                               and with an odd turn */
+    float2 next, even, odd; /* mean and rstd of the next row, of the latest row with an even number,
+                               and of the latest row with an odd number (row_stream::turn) */
     float dw[S::vecs][V], db[RMS ? 1 : S::vecs][V]; /* sums over the rows */
 
     /** Calls f(j, grad, x, weight) with the elements of each vector j of the row. */

@@ -1,9 +1,11 @@
 /**
- * @file norm_rows.cuh  Layer and RMS normalisation over rows, of a tensor or of a sum of two.
+ * @file norm_rows.cuh  Layer and RMS normalisation over rows, of a tensor or of a sum of two;
+ * norm.cu calls norm_forward().
  *
- * Threads exchange mean and variance in one reduction: each part contributes its mean and its sum
- * of squared deviations. Means are added as differences from the first part's mean, so for equal
- * elements the mean is exact and the variance is 0.
+ * One reduction combines mean and variance. The parts of a row are the elements of one thread, then
+ * those of one warp; each part contributes its mean and its sum of squared deviations from this
+ * mean. Means are added as differences from the first part's mean, so for equal elements the mean
+ * is exact and the variance is 0.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_NORM_ROWS_CUH
@@ -194,7 +196,7 @@ __global__ void __launch_bounds__(S::most, norm_threads<T, S, V, ADD> / S::most)
     if (part_t::first() == 0 && m)
         f.leave(a, r);
     /* with_all: weight and bias are known to be present. Without the tests per vector the kernel is
-       3 % faster but needs more registers. */
+       3 % faster (docs/decisions.md, "Norms have two loops") but needs more registers. */
     auto write = [&](auto with_all) {
         const T *weight = a.weight, *bias = RMS ? nullptr : a.bias;
 #pragma unroll
@@ -303,10 +305,11 @@ __global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks +
  * Tables of the kernels. full_row: a row length, in vectors, that has a kernel of its own with VECS
  * vectors per thread. V512, V1024, V4096: VECS for these lengths.
  *
- * A block computes one row, which takes 2 % less time than several; only the shortest rows share a
- * block, because the GPU cannot start enough blocks. VECS is small where registers suffice for many
- * threads. In layer_norm of bf16 and f16 the fixed cost per row matters, so the shapes have fewer
- * threads with more vectors.
+ * A block computes one row, which takes 2 to 5 % less time than persistent blocks that compute
+ * several (docs/decisions.md, "A row in registers has a block of its own"). Only the shortest rows
+ * share a block, because for them the GPU cannot start blocks fast enough. VECS is small where
+ * registers suffice for many threads. In layer_norm of bf16 and f16 the fixed cost per row matters,
+ * so the shapes have fewer threads with more vectors.
  */
 template <int VECTORS, int VECS>
 using full_row =

@@ -1,8 +1,8 @@
 /**
  * @file optim_lists.cuh
- * Parts of kernels over lists of tensors (optim.cu): one launch for all tensors with the same
- * dtypes. Pointers and sizes are kernel arguments; a block finds its tensor by binary search. Lists
- * of more than MEMBERS tensors need several launches.
+ * Building blocks of kernels over lists of tensors (optim.cu): one launch for all tensors with the
+ * same dtypes. Pointers and sizes are kernel arguments; a block finds its tensor by binary search.
+ * Lists of more than MEMBERS tensors need several launches.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_OPTIM_LISTS_CUH
@@ -31,7 +31,8 @@ template <int LISTS> struct table {
     int least() const { return 0; } /* blocks of a member without elements */
 };
 
-/** Members of a step. If found is not NULL the device skips the step if *found is not 0. */
+/** Members of an optimizer's step. If `found` is not NULL, the device skips the step if *found is
+ * not 0 (the `found` argument of the update ops). */
 template <int LISTS> struct step_table : table<LISTS> {
     const float *found;
     float *skipped[MEMBERS]; /* number of skipped steps of each member, in device memory */
@@ -84,6 +85,7 @@ static __device__ __forceinline__ void over_share(const share &s, bool aligned, 
     for (int64_t i = wide + threadIdx.x; i < s.to; i += THREADS)
         fn.template operator()<1>(i);
 }
+/** load_at(), store_at(): access V elements of T, from element i of `data` on, at once. */
 template <int V, class T>
 static __device__ __forceinline__ vec<T, V> load_at(const void *data, int64_t i)
 {
@@ -144,8 +146,8 @@ static ts_tensor *as_taken(ts_tensor *t, ts_dtype dtype)
     return ts_contiguous(ts_dtype_of(t) != dtype ? ts_to(t, dtype) : t);
 }
 
-/** True if the kernels, which take members as flat arrays, pair the right elements of member i: all
- * lists have it in the same dense order. */
+/** True if member i has the same dense order of elements in all lists, so that kernels, which take
+ * members as flat arrays, pair the right elements. */
 static bool flat_alike(const ts_frame *f, uint32_t i)
 {
     const ts_tensor *first = nullptr;

@@ -17,10 +17,11 @@ namespace ts::fn {
         }                                                                                          \
     };
 
+/** larger(), smaller(): the larger and the smaller number; NaN if a or b is NaN. */
 template <class A> __device__ __forceinline__ A larger(A a, A b)
 {
     if constexpr (real<A>)
-        return a > b || a != a ? a : b; /* NaN if a or b is NaN */
+        return a > b || a != a ? a : b;
     else
         return a > b ? a : b;
 }
@@ -129,17 +130,19 @@ TS_BINARY(hypot, length_of(a, b))
 
 #undef TS_BINARY
 
-/* computed from the nearer of a and b, so weights 0 and 1 return a and b exactly */
+/* a + w (b - a), computed from the nearer of a and b, so weights 0 and 1 return a and b exactly */
 template <class A> __device__ __forceinline__ A lerp_of(A a, A b, A w)
 {
     return fabs(w) < (A)0.5 ? a + w * (b - a) : b - (b - a) * (1 - w);
 }
+/** lerp with a weight per element. */
 struct lerp_each_fn {
     template <class A> __device__ __forceinline__ A operator()(A a, A b, A w) const
     {
         return lerp_of(a, b, w);
     }
 };
+/** lerp with one weight for all elements. */
 struct lerp_by_fn {
     double weight;
     template <class A> __device__ __forceinline__ A operator()(A a, A b) const
@@ -163,11 +166,12 @@ struct addcdiv_fn {
     }
 };
 
-/** Bounds for floats and for integers; an absent bound is the limit of the type. */
+/** Bounds of clamp for floats and for integers; an absent bound is the limit of the type. */
 struct bounds {
     double low, high;
     int64_t low_int, high_int;
 };
+/** Limits x to the bounds; NaN stays NaN. */
 struct clamp_fn {
     bounds b;
     template <class A> __device__ __forceinline__ A operator()(A x) const

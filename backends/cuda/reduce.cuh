@@ -1,14 +1,16 @@
 /**
- * @file reduce.cuh  Reductions over any dims.
+ * @file reduce.cuh  Reductions over any dims: kernels, and the host code that divides and launches
+ * them (reduce(), reduce_into()).
  *
  * A fold (fold.cuh) is a functor with a type `state` and functions that return the initial state
  * (none()), add elements to a state (take()), merge two states (merge()), and return the result of
  * a state (finish()) or store it (give()).
  *
- * If the innermost dim in memory is reduced, a group of threads shares the elements of a result;
- * otherwise adjacent threads own adjacent results, so that loads are coalesced. If sizes, strides
- * and addresses allow, a thread loads up to 16 bytes at once. Long reductions to few results are
- * split into shares, and a second launch merges the states of the shares. The order in which
+ * If the innermost dim in memory is reduced, a group of threads shares the elements of a result
+ * (reduce_along_kernel()); otherwise adjacent threads own adjacent results, so that loads are
+ * coalesced (reduce_beside_kernel()). If sizes, strides and addresses allow, a thread loads a piece
+ * of up to 16 bytes at once. Long reductions to few results are split into shares, one per block,
+ * and a second launch merges the states of the shares (merge_shares_kernel()). The order in which
  * elements are added depends on sizes and strides, not on addresses.
  */
 // SPDX-License-Identifier: MIT
@@ -394,7 +396,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 enum {
     BUSY = 1024,     /* blocks that keep a device busy: about 8 per multiprocessor */
     MANY = 2048,     /* results that keep a device busy with a warp for each */
-    CROWD = 1 << 20, /* threads of which half keep a device busy */
+    CROWD = 1 << 20, /* threads; with so many, half of them still keep a device busy */
     TURNS = 5,       /* iterations of a block that take as long as a second launch */
     LITTLE = 8 << 20 /* bytes that take about as long to read as a launch */
 };
@@ -477,12 +479,12 @@ inline reduction_plan divide(reduction &r, int64_t V, int64_t item, bool aligned
     if (all / least <= TURNS)
         shares = 1;
     r.share = (all + shares - 1) / shares;
-    if (shares > 1) { /* a share is whole turns; only the last one may have a remainder */
+    if (shares > 1) { /* shares are whole iterations of a block, except the last share */
         r.share = (r.share + least - 1) / least * least;
         shares = (all + r.share - 1) / r.share;
     }
     plan.shares = shares;
-    int lines = REDUCE_THREADS / power_for(r.results, 8), /* adjacent: sectors of states */
+    int lines = REDUCE_THREADS / power_for(r.results, 8), /* 8 adjacent states fill a sector */
         turns = power_for((shares + 1) / 2, REDUCE_THREADS);
     plan.merges = REDUCE_THREADS / (lines < turns ? lines : turns);
     return plan;

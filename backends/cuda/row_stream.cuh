@@ -310,8 +310,9 @@ template <class T, class S, int ARRAYS> struct row_stream {
         return over.template operator()<each>();
     }
     /**
-     * Like run(), for formulas whose first() keeps the data of second() in registers: second() of a
-     * row directly follows first(), and the row's stage of the ring is free before the exchange.
+     * Like run(), for formulas whose first() keeps the data that second() needs in registers:
+     * second() of a row directly follows first(), and the row's stage of the ring is free before
+     * the exchange.
      */
     template <class F> __device__ __forceinline__ void run_held(F &&f)
     {

@@ -157,11 +157,12 @@ struct plain_parts {
 };
 
 /**
- * Combines two numbers (x, y), such as a row's largest element and its sum of exponentials, from
- * those of parts of the row, EACH parts in each of `width` lanes. f is a formula, a functor:
+ * Combines two numbers (x, y) of a row, such as its largest element and its sum of exponentials,
+ * from the two numbers of each part of the row. Each of `width` lanes has EACH parts. f is a
+ * formula, a functor:
  *   base   = f.base_of(x of a lane's first part, width)
  *   share  = f.share(x of a part, base, count of the part)
- *   joined = the shares, joined by f.join(a, b)
+ *   joined = the shares of all parts, combined two at a time by f.join(a, b)
  *   x = f.whole(joined, base, whole_count)
  *   y = the sum of f.adjust((share, y of a part), joined, count of the part, whole_count)
  * own_count(e): number of elements of this lane's part e.

@@ -1,6 +1,6 @@
 /**
  * @file shifted.cuh  Vectors of 16 bytes at any element's address, read and written in aligned
- * 16-byte words.
+ * 16-byte words; row_stream.cuh uses them for rows that are not whole vectors.
  *
  * `shift` is the number of elements from the start of the aligned word to the address. A vector at
  * a shift is the end of one word and the start of the next. Words are read whole: the backend's
@@ -40,7 +40,8 @@ __device__ __forceinline__ vec<T, vec16<T>> joined(const uint4 &low, const uint4
     return from_word<vec<T, vec16<T>>>(make_uint4(w[0], w[1], w[2], w[3]));
 }
 
-/** The vector at column c of a line of n elements, at any address; `fill` outside the line. */
+/** The vector at column c of a line of n adjacent elements, which may begin at any address; `fill`
+ * outside the line. */
 template <class T>
 __device__ __forceinline__ vec<T, vec16<T>> load_shifted(const T *line, int64_t c, int64_t n,
                                                          T fill)

@@ -344,8 +344,9 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 /**
  * Tables of the kernels. A block waits only for the loads of its row, and other blocks of the
  * multiprocessor run meanwhile, so these kernels are faster than row_stream.cuh as long as the
- * registers of a block hold a row. For short rows with a short formula (the gradient without LOG),
- * many threads with one vector per input are fastest.
+ * registers of a block hold a row (docs/decisions.md, "A row in registers has a block of its own").
+ * For short rows with a short formula (the gradient without LOG), many threads with one vector per
+ * input are fastest.
  */
 template <class... E>
 using softmax_forward_table = aligned_rows<up_to<1536, row_fit<4>>, up_to<288, row_fit<3>>,

@@ -1,5 +1,6 @@
-/** @file sort.cuh  A stable sort of pairs of a key and a position, by key (sort_by()). Pairs with
- * equal keys keep their order, so the result does not depend on scheduling. */
+/** @file sort.cuh  A stable sort of pairs of a key and a position, by key (sort_by()), for sums by
+ * key (grouped.cuh) and permutations (sampling.cuh). Pairs with equal keys keep their order, so the
+ * result does not depend on scheduling. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_SORT_CUH
 #define TS_CUDA_SORT_CUH
@@ -94,8 +95,9 @@ static __global__ void __launch_bounds__(RANK_THREADS)
 /**
  * Sorts the pairs (pair(k, position), position), k < s.n, whose keys are at most `largest`. The
  * functor `pair` returns the key and sets the position. The result is in s.keys[s.now] and
- * s.positions[s.now]. If it is cheap, also sets first[r] to the number of keys below r, for
- * r < largest; *counted is set to whether it did. first may be NULL.
+ * s.positions[s.now]. If first is not NULL and pairs and keys are few (RANK_MOST), also sets
+ * first[r] to the number of keys below r, for r < largest, and sets *counted to true; else to
+ * false.
  */
 template <class I, class F>
 cudaError_t sort_by(sorter<I> &s, const F &pair, uint64_t largest, I *first, bool *counted,

@@ -1,5 +1,5 @@
 /** @file statistics.cuh  Saved statistics (mean, rstd = 1 / standard deviation, log-sum-exp) as
- * arguments of backward kernels. */
+ * arguments of backward kernels in norm.cu and loss.cu, which read them in f32 or f64. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_STATISTICS_CUH
 #define TS_CUDA_STATISTICS_CUH

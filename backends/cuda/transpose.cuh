@@ -14,7 +14,8 @@ namespace ts {
 
 enum { TRANSPOSE_SIDE = 64, /* of a tile, in elements */
        TRANSPOSE_THREADS = 256,
-       TRANSPOSE_ROUNDS = TRANSPOSE_SIDE * TRANSPOSE_SIDE / TRANSPOSE_THREADS, /* per thread */
+       TRANSPOSE_ROUNDS = TRANSPOSE_SIDE * TRANSPOSE_SIDE / TRANSPOSE_THREADS, /* elements of a
+                                                                                  thread */
        TRANSPOSE_LEAST = 20 /* minimum size of both dims for which is_transposition() is true */ };
 
 /** A transposing copy. The destination is contiguous along dim a, the source along dim b. Strides
@@ -23,8 +24,8 @@ struct transposition {
     uint32_t a, b; /* sizes of dims a and b */
     int64_t to_step, from_step; /* stride of b in the destination, of a in the source */
     split<uint32_t> across_a, across_b; /* number of tiles along a and along b */
-    bool a_first; /* order of the tiles: along the side with fewer of them first, so that tiles that
-                     share cache lines run at about the same time */
+    bool a_first; /* blocks are numbered along dim a first, because it has fewer tiles than dim b;
+                     tiles that share cache lines then run at about the same time */
     walk<uint32_t, 2> rest;             /* the other dims */
 
     /** Sets the origin of a block's tile of side x side and returns its index of the other dims. */

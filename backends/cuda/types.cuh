@@ -1,4 +1,5 @@
-/** @file types.cuh  Element types on the device: wide arithmetic, 16-byte vectors. */
+/** @file types.cuh  Element types on the device, for all kernels: conversions to and from the type
+ * of arithmetic, and vectors of elements that move in one access. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_TYPES_CUH
 #define TS_CUDA_TYPES_CUH

@@ -5,10 +5,10 @@
  * attention_addends loads the mask's elements into registers, for masks that TMA does not accept
  * and for the kernel of all options.
  *
- * A raw score is q k, not yet scaled. To it, mask / scale is added, because the softmax scales
- * later; addends are limited to +-1e37, so that a row with only such scores still has weights. An
- * element of -Inf hides the pair. A lane has the elements of N tiles of 16 rows x 8 keys in the
- * layout of mma().
+ * A raw score is q k, not yet scaled. The addend of a pair is mask / scale, because the softmax
+ * scales the sum later. Addends are limited to +-1e37, so that a row with only such scores still
+ * has weights. A mask element of -Inf hides the pair. A lane has the scores of N tiles of 16 rows x
+ * 8 keys in the layout of mma() (instructions/mma.cuh).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_ADDENDS_CUH
@@ -34,7 +34,8 @@ __device__ __forceinline__ float at_most(float x, float most)
  * one word. */
 template <class T> struct attention_adder {
     static constexpr bool IS_F16 = std::is_same_v<T, f16>;
-    uint32_t most; /* the limit of elements, 1e37 scale or the largest number of T, twice */
+    uint32_t most; /* limit of the mask's elements in both halves: 1e37 * scale, but at most the
+                      largest number of T (for bf16 3e38) */
     float by_scale;
 
     __device__ __forceinline__ explicit attention_adder(const attention_call &c)

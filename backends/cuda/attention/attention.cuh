@@ -1,8 +1,8 @@
 /**
  * @file attention.cuh  The parameters of attention kernels, the functions that the kernels share,
  * and the launchers that attention.cu chooses from. docs/attention.md has the formulas. There are
- * four families of kernels: wgmma (Hopper), mma (sm_80 and later), split (forward of few rows),
- * plain.
+ * four families of kernels: wgmma (Hopper), mma (sm_80 and later), split (forward of few rows) and
+ * plain (f64, and sizes that the others do not support).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_CUH
@@ -32,9 +32,9 @@ enum attention_type { ATTENTION_F32, ATTENTION_F64, ATTENTION_BF16, ATTENTION_F1
 /** The dtype of a mask: bool, or an additive mask of the query's dtype (OWN) or f32. */
 enum attention_mask_type { NO_MASK, MASK_BOOL, MASK_OWN, MASK_F32 };
 
-/** Arguments of all attention kernels. A batch is a sequence if sequences are packed. g is the
- * gradient of out; forward does not use g, dq, dk and dv. A raw score is the dot product q k of a
- * row and a key, not yet scaled. */
+/** Arguments of all attention kernels. If sequences are packed, each sequence counts as a batch. g
+ * is the gradient of out; forward does not use g, dq, dk and dv. A raw score is the dot product q k
+ * of a row and a key, not yet scaled. */
 struct attention_call {
     attention_type type;
     attention_operand q, k, v, out, g, dq, dk, dv;
@@ -47,8 +47,8 @@ struct attention_call {
     int64_t pair_rows; /* rows per head in pairs */
     float *sums;       /* backward on Hopper: dq before it is scaled and rounded, with
                           attention_sum_columns() columns; NULL: dq is not summed there */
-    float *parts; /* partial results, one per run. Runs are the parts into which blocks divide the
-                     keys (split kernels) or the streamed tiles (backward by mma) */
+    float *parts; /* partial results, one per run. A run is a range of the keys (split kernels) or
+                     of the streamed tiles (backward by mma), which one block processes */
     int splits;   /* number of runs */
     bool owned;        /* backward on Hopper: one block has all keys of a head, so that one kernel
                           computes all gradients, and no pairs are stored */

@@ -8,11 +8,11 @@
 
 namespace ts {
 
-/** Launches a kernel with the arguments x, whose blocks have `rows` rows (or keys), `threads`
- * threads and `bytes` bytes of dynamic shared memory, on the `length` rows of each of `heads`
- * heads. Blocks are numbered head by head. Without rows it launches nothing; for more than
- * INT32_MAX blocks it returns cudaErrorInvalidConfiguration. early: launches by launch_early(); the
- * kernel must then wait for the previous kernel itself (runtime/early.cuh). */
+/** Launches kernel(x...) over the `length` rows (or keys) of each of `heads` heads. A block has
+ * `rows` rows (or keys) of one head, `threads` threads and `bytes` bytes of dynamic shared memory;
+ * blocks are numbered head by head. Launches nothing if there are no rows. Returns
+ * cudaErrorInvalidConfiguration for more than INT32_MAX blocks. early: launches by launch_early();
+ * the kernel must then wait for the previous kernel itself (runtime/early.cuh). */
 template <class... P, class... X>
 cudaError_t attention_launch_as(bool early, void (*kernel)(P...), int64_t heads, int64_t length,
                                 int rows, int threads, int bytes, cudaStream_t stream,

@@ -16,8 +16,9 @@
 
 namespace ts {
 
-/** How a list divides a call: into units of `tile` rows or, if `keys`, of `tile` keys. The cost of
- * a unit is the number of tiles of `other` keys or rows that it streams. */
+/** How a list divides a call: into units of `tile` rows or, if `keys`, of `tile` keys. For a unit
+ * of rows, a block streams tiles of `other` keys; for a unit of keys, tiles of `other` rows. The
+ * number of these tiles is the unit's cost. */
 struct attention_division {
     CUtensorMap maps[4]; /* descriptors of whole tensors, copied to c.maps for each sequence */
     int of_keys;         /* bit i: maps[i] is of keys or values; else of queries or results */

@@ -1,7 +1,7 @@
 /**
  * @file mma.cuh
  * Attention forward in tiles on the tensor cores of sm_80 and later (Dao, FlashAttention-2, 2023),
- * and functions of tiles that mma_backward.cuh and split.cuh share.
+ * which mma.cu launches, and functions of tiles that mma_backward.cuh and split.cuh share.
  *
  * A block of four warps owns 64 * TALL query rows, 16 * TALL per warp, and iterates over tiles of
  * WIDE keys and values in shared memory. The scores of a row are in four lanes of one warp, so the

@@ -3,8 +3,8 @@
  * Gradients of attention on the tensor cores of sm_80 and later, in two passes that add in a fixed
  * order.
  *
- * With p = exp(scale q kT - lse), dp = g vT and ds = p (dp - delta), where delta is the row sum of
- * g * out (pairs.cuh) and kT is k transposed:
+ * With p = exp(scale q kT - lse), dp = g vT and ds = p (dp - delta), where g is the gradient of the
+ * output, delta the row sum of g * out (pairs.cuh) and kT is k transposed:
  *   dq = scale ds k,  dk = scale dsT q,  dv = pT g.
  * A block holds one pair of tiles in shared memory and streams the tiles of the other pair: it
  * holds (q, g) in the pass over queries and (k, v) in the pass over keys. In both passes
@@ -45,8 +45,8 @@ template <class T, int DEPTH_, bool KEYS> struct attention_mma_backward_shape {
     }
 };
 
-/** Tiles that a block streams if all rows see all keys: tiles of queries of all heads that share
- * the keys, or tiles of keys. */
+/** Number of tiles that a block streams if all rows see all keys. With `keys` (the pass over keys)
+ * these are tiles of queries of all heads that share the keys; else tiles of keys. */
 inline int64_t attention_mma_passing(const attention_call &c, bool keys, int wide)
 {
     int64_t tiles = ((keys ? c.rows : c.keys) + wide - 1) / wide;
@@ -60,7 +60,8 @@ __device__ __forceinline__ bool sees_some(const attention_span &s, int first_row
     return end_key - 1 - first_row >= s.low && first_key - (end_row - 1) <= s.high;
 }
 
-/** Address in c.parts of the f32 sums of one row in one run: dk and then dv, or dq. */
+/** Address in c.parts of the f32 sums of one row in one run: with `keys` those of dk and then of
+ * dv, else those of dq. */
 __device__ __forceinline__ float *attention_part(const attention_call &c, bool keys, int run,
                                                  int batch, int head, int row)
 {

@@ -1,5 +1,6 @@
 /** @file pairs.cuh  Computes the pairs (lse, delta) of all rows, before the backward passes on
- * tensor cores. lse is the row's log-sum-exp, delta the row sum of g * out. */
+ * tensor cores. lse is the row's log-sum-exp, delta the row sum of g * out, where g is the gradient
+ * of the output. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_PAIRS_CUH
 #define TS_CUDA_ATTENTION_PAIRS_CUH

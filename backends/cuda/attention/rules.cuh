@@ -45,7 +45,7 @@ template <int N> struct attention_bits {
 };
 
 /** The bits of a warp that has 16 rows and 8 N keys. chunk(row, key) returns the bits of 2 N keys
- *  of a row; bit i is of key + i. */
+ *  of a row; bit i is for key + i. */
 template <int N, class F>
 __device__ __forceinline__ attention_bits<N> attention_bits_of_rows(F &&chunk)
 {
@@ -274,10 +274,9 @@ struct attention_head {
     }
 
     /**
-     * Adds an additive mask, of dtype T or f32, divided by the scale to a lane's raw scores; the
-     * scale multiplies the sums later. Addends are clamped to +-1e37, so that a row with only such
-     * scores still has weights; -Inf hides a pair.
-     * The mask's row and key strides must be below 2^31.
+     * Adds mask / scale to a lane's raw scores, for an additive mask of dtype T or f32; the scale
+     * multiplies the sums later. Addends are clamped to +-1e37, so that a row with only such scores
+     * still has weights; -Inf hides a pair. The mask's row and key strides must be below 2^31.
      * @param place  place(n, e): (row, key) of element e of tile n
      */
     template <class T, int N, class F>
@@ -373,7 +372,7 @@ struct attention_head {
         return batch * c.mask_steps[0] + head * c.mask_steps[1] + row * c.mask_steps[2] +
                key * c.mask_steps[3];
     }
-    /** Bit i: whether the boolean mask shows the pair of a row and key + i, of COUNT. */
+    /** Bit i, for i < COUNT: whether the boolean mask shows the pair of a row and key + i. */
     template <int COUNT> __device__ __forceinline__ uint32_t shown(int row, int key) const
     {
         static_assert(COUNT % 8 == 0 && COUNT <= 32, "loads of eight bytes");
@@ -429,9 +428,9 @@ struct attention_head {
             bits |= (uint32_t)(b.w[i] > highest_dropped) << i;
         return bits;
     }
-    /** Draws one Philox block for each of N tiles: block + n * step for tile n, which has positions
-     * 8 n to 8 n + 7. Skips tiles without a position from `first` to `end` - 1; their bits are
-     * 0. */
+    /** Draws one Philox block for each of N tiles: block + n * step for tile n, which has the keys
+     * (of transposed scores: the rows) 8 n to 8 n + 7. Skips tiles that have none of the keys (or
+     * rows) `first` to `end` - 1; their bits are 0. */
     template <int N>
     __device__ __forceinline__ attention_bits<N> kept_of_tiles(uint64_t block, uint32_t step,
                                                                int first, int end) const
@@ -448,7 +447,7 @@ struct attention_head {
         }
         return bits;
     }
-    /** Bit i: whether dropout keeps the pair of a row and key + i, of COUNT. */
+    /** Bit i, for i < COUNT: whether dropout keeps the pair of a row and key + i. */
     template <int COUNT> __device__ __forceinline__ uint32_t kept(int row, int key) const
     {
         static_assert(COUNT % 4 == 0 && COUNT <= 32, "blocks of four pairs");

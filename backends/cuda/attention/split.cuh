@@ -1,7 +1,7 @@
 /**
  * @file split.cuh
  * Attention forward of few rows, as in decoding: blocks split the keys (Dao et al., Flash-Decoding,
- * 2023).
+ * 2023). split.cu launches the kernels.
  *
  * The rows of all query heads that share a key head are packed into tiles of 16 or 32 rows. Each
  * tile of rows reads keys and values once. The visible keys are divided into runs. A block of four

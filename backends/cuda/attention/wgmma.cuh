@@ -1,6 +1,6 @@
 /**
  * @file wgmma.cuh
- * Attention forward on Hopper (Shah et al., FlashAttention-3, 2024).
+ * Attention forward on Hopper (Shah et al., FlashAttention-3, 2024), which wgmma.cu launches.
  *
  * A block consists of a producer group of four warps, which loads tiles, and one to three consumer
  * groups of four warps, which own 64 query rows each. A consumer starts the scores of the next tile

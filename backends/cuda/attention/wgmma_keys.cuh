@@ -1,16 +1,18 @@
 /**
  * @file wgmma_keys.cuh
  * Gradients of keys and values on Hopper and, if wanted, of queries in the same pass (Shah et al.,
- * FlashAttention-3, 2024).
+ * FlashAttention-3, 2024). wgmma_backward.cu launches the kernels.
  *
- * A block holds a tile of (k, v) and streams tiles of (q, g). Each of two groups of four warps owns
- * 64 keys and computes transposed scores, which in registers are the left operands of the products
- * for dk and dv. For dq, the groups exchange the gradients of scores through shared memory; each
- * computes a half of the tile of dq over all 128 keys and adds it to c.sums by f32 atomics, so the
- * order of these sums is not fixed. attention_wgmma_sums_kernel() then rounds the sums. If one
- * block has all keys of a head (OWNED), it writes dq itself.
+ * A block holds a tile of (k, v) and streams tiles of (q, g), where g is the gradient of the
+ * output. Each of two groups of four warps owns 64 keys and computes transposed scores, which in
+ * registers are the left operands of the products for dk and dv. For dq, the groups exchange the
+ * gradients of scores through shared memory; each computes a half of the tile of dq over all 128
+ * keys and adds it to c.sums by f32 atomics, so the order of these sums is not fixed.
+ * attention_wgmma_sums_kernel() then rounds the sums. If one block has all keys of a head (OWNED),
+ * it writes dq itself.
  *
- * A third group of four warps has the producer, one thread that starts the copies by TMA.
+ * A third group of four warps contains the producer, one thread that starts the copies by TMA, the
+ * copy engine.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_KEYS_CUH
@@ -74,9 +76,9 @@ template <int KEYS, int ROWS, bool UNEVEN, bool ALL> struct attention_keys_work 
     }
 };
 
-/** How attention_wgmma_keys_kernel() computes gradients of queries: not at all; as sums in c.sums
- * over all blocks of keys; or alone, because there is only one block of keys (OWNED). With OWNED it
- * also computes the pairs (lse, delta), so that no other kernel is needed. */
+/** How attention_wgmma_keys_kernel() computes gradients of queries. NO_DQ: it does not. SUMMED: all
+ * blocks of keys add to c.sums. OWNED: a head has only one block of keys, which computes the whole
+ * gradient; it also computes the pairs (lse, delta), so that no other kernel is needed. */
 enum attention_dq { NO_DQ, SUMMED, OWNED };
 
 /** Scales a group's 64 x 64 gradients of queries, rounds them, and writes them 16 bytes at a time.

@@ -1,9 +1,10 @@
 /**
  * @file wgmma_queries.cuh
  * Gradients of queries on Hopper in a separate pass, which adds in a fixed order. A block holds a
- * tile of (q, g) and streams tiles of (k, v). Each of two groups of four warps owns 64 rows. It
- * computes the gradients of the scores in registers and uses them as the left operand of the
- * product for dq. A third group has the producer, one thread that starts the copies by TMA.
+ * tile of (q, g), where g is the gradient of the output, and streams tiles of (k, v). Each of two
+ * groups of four warps owns 64 rows: the group computes the gradients of the scores in registers
+ * and uses them as the left operand of the product for dq. A third group contains the producer, one
+ * thread that starts the copies by TMA, the copy engine.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_QUERIES_CUH

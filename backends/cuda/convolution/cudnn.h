@@ -43,9 +43,9 @@ typedef struct ts_cuda_cudnn ts_cuda_cudnn;
  * Returns the algorithm for the running call, or NULL, without an error, if the library's own
  * kernels must run it: cuDNN is missing or does not support the call (f64, empty tensors),
  * deterministic mode is on, TS_CUDA_CONV excludes cuDNN, an earlier measurement of this shape chose
- * own kernels, or there is no room for another shape.
- * @param c     the call; if the caller padded operands with zeros, c->channels and c->features
- *              include the padding
+ * the library's kernels, or there is no room for another shape.
+ * @param c      the call; if the caller padded operands with zeros, c->channels and c->features
+ *               include the padding
  * @param bias   the call has a bias
  * @param after  the calls after the convolution: any number that differs for different calls; 0:
  *               none

@@ -12,22 +12,24 @@
 
 TS_BEGIN_DECLS
 
-/** Queues ts_cuda_multiply_windows() for windows with one channel per group and product->rows 1,
- *  in any floating dtype; product->after is not used. product->other: the weight as (taps,
- *  channels), dense. Error: TS_ERR_DEVICE. */
+/** ts_cuda_multiply_windows() (gemm.h) for depthwise convolutions, in any floating dtype. The
+ *  windows have one channel per group, and product->rows is 1. product->other is the weight as a
+ *  dense (taps, channels); product->after is not used. Error: TS_ERR_DEVICE. */
 ts_status ts_cuda_multiply_channels(ts_frame *frame, const ts_cuda_window_product *product);
 
 /** True if ts_cuda_spread_channels() supports the call: 3 x 3, 5 x 5 or 7 x 7 taps in the last two
- *  dims and one tap in the first, stride 2, no dilation, elements of 2 or 4 bytes, pixels and
- *  addresses at multiples of 16 bytes, and fewer than 2^31 elements of x and of y.
+ *  dims, with stride 2 and no dilation; one tap in the first dim, with stride 1 and no padding;
+ *  elements of 2 or 4 bytes; pixels and addresses at multiples of 16 bytes; and fewer than 2^31
+ *  elements of x and of y.
  *  @param item       bytes of an element
  *  @param addresses  the addresses of all operands, combined by OR */
 bool ts_cuda_spreads(const ts_convolution *c, int item, uintptr_t addresses);
 
 /** Queues the gradient of x of a depthwise convolution, or a transposed depthwise convolution, into
- *  `to`, in one kernel for all forms (ts_kernel_windows()). y and `to` are dense images, channels
- *  innermost, with the sizes c->y_size and c->size; weight is (taps, channels), dense; bias is
- *  (channels), or NULL. Error: TS_ERR_DEVICE. */
+ *  `to`. One kernel computes all positions; ts_cuda_multiply_channels() would need a launch per
+ *  form (ts_kernel_windows()). y and `to` are dense images, channels innermost, with the sizes
+ *  c->y_size and c->size; weight is (taps, channels), dense; bias is (channels), or NULL. Error:
+ *  TS_ERR_DEVICE. */
 ts_status ts_cuda_spread_channels(ts_frame *frame, const ts_convolution *c, const void *y,
                                   const void *weight, const void *bias, void *to);
 

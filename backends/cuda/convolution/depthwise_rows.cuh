@@ -41,6 +41,7 @@ struct rows_axis {
     int pieces, length;           /* pieces of a phase; positions of a piece */
 };
 
+/** A call, as the kernels get it. */
 struct rows_call {
     rows_axis h, w;      /* rows and columns */
     int channels, sets;  /* sets: number of sets of LANES * V channels; a block computes one set */
@@ -97,10 +98,10 @@ template <class W> __device__ __forceinline__ void rows_store(void *to, W word, 
 }
 
 /** Blocks have LANES threads per strip. They are numbered by set of channels (fastest), piece and
- * phase of the columns, piece and phase of the rows, plane. weight: the tap that is added first, in
- * a weight (taps, channels); bias: (channels), or NULL. The sum of an element starts with its bias,
- * then adds rows of taps in their order. The bound on resident blocks leaves as many registers as
- * the weight and the sums need. */
+ * phase of the columns, piece and phase of the rows, plane. weight: address, in a dense weight
+ * (taps, channels), of the tap that is added first; bias: (channels), or NULL. The sum of an
+ * element starts with its bias, then adds rows of taps in their order. The bound on resident blocks
+ * leaves as many registers as the weight and the sums need. */
 template <class T, int V, int K, int S, int COPY, int LANES>
 static __global__ void __launch_bounds__(32 * ROWS_STRIPS, K == 3 ? 3 : K == 5 ? 2 : 1)
     rows_kernel(const __grid_constant__ rows_call q, const T *__restrict__ image,
@@ -278,7 +279,8 @@ static __global__ void __launch_bounds__(32 * ROWS_STRIPS, K == 3 ? 3 : K == 5 ?
     }
 }
 
-/** True if the first dim only counts planes. */
+/** True if the first dim only counts planes (a plane is the rows and columns at one index of the
+ * batch and the first dim): one tap, stride 1, and as many positions as pixels. */
 inline bool rows_are_flat(const ts_cuda_window_product &q)
 {
     const ts_window_axis &a = q.windows.axis[0];

@@ -22,7 +22,7 @@ namespace ts {
  * part is a range of tiles. */
 struct weigh_rows_call {
     rows_axis h, w; /* rows and columns; start, step and to_size are not used */
-    int channels, sets, tiles, parts; /* sets: numbers of sets of ROWS_LANES * V channels */
+    int channels, sets, tiles, parts; /* sets: number of sets of ROWS_LANES * V channels */
 };
 
 /** Channels of a thread, V: more taps leave registers for fewer channels. */

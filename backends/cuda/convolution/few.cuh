@@ -31,13 +31,14 @@ enum {
 struct few_axis {
     int count, taps, move, shift, size, low, back, tiles, wide, patch;
 };
+/** A call of ts_cuda_few_multiply() or ts_cuda_few_weigh(), with the fields of ts_cuda_few. */
 struct few_call {
     few_axis axis[2];
     const void *image, *bias, *other;
     void *to, *weight;
     int64_t step[4];
     conv_after after;
-    float *partial; /* sums of blocks (blocks, row groups, warps' groups of elements, FEW_SUMS) */
+    float *partial; /* sums of blocks: (blocks, groups of FEW_ROWS rows, `groups`, FEW_SUMS) */
     int batch, rows, channels, depth; /* depth: taps * channels */
     int tiles;  /* of all images */
     int log2;   /* base-2 logarithm of axis[1].wide */
@@ -114,8 +115,8 @@ __device__ __forceinline__ uint32_t few_pair(uint16_t low, uint16_t high)
 /**
  * Windows times weight, plus bias, into c.to (positions, rows); with EPILOGUE, the calls of
  * c.after. A warp computes 32 windows of a tile by FEW_ROWS rows of the weight. The columns of its
- * products are numbered so that a lane has 8 adjacent rows of a window. EVEN: an even number of
- * channels, so that pairs of elements are words.
+ * products are numbered so that a lane has the results of 8 adjacent rows of the weight for a
+ * window. EVEN: an even number of channels, so that pairs of elements are words.
  */
 template <class T, bool EVEN, bool EPILOGUE>
 static __global__ void __launch_bounds__(FEW_THREADS, 2)

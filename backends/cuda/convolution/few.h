@@ -30,11 +30,14 @@ typedef struct ts_cuda_few {
 } ts_cuda_few;
 
 /**
- * True if the kernels support this convolution: elements of 2 bytes, one group, 1 to 7 channels,
- * rows a multiple of 8 up to 2^20, at most two spatial dims, at most 256 elements per window, `to`,
- * `other` and after->added at multiples of 16 bytes, and tiles of the image that fit in shared
- * memory. False with TS_CUDA_CONV=cudnn or matrix. The functions below require true. Their errors
- * are TS_ERR_DEVICE and TS_ERR_MEMORY.
+ * True if the kernels support this convolution:
+ * - elements of 2 bytes, one group, 1 to 7 channels, rows a multiple of 8 up to 2^20;
+ * - at most two spatial dims, at most 256 elements per window, fewer than 2^31 windows;
+ * - windows that are written to adjacent positions, and that move at most 2^20 pixels at a time;
+ * - `to`, `other` and after->added at multiples of 16 bytes;
+ * - tiles of the image that fit in shared memory.
+ * False with TS_CUDA_CONV=cudnn or matrix. ts_cuda_few_multiply() and ts_cuda_few_weigh() require
+ * true; their errors are TS_ERR_DEVICE and TS_ERR_MEMORY.
  */
 bool ts_cuda_few_fits(const ts_cuda_few *call);
 
@@ -46,10 +49,11 @@ ts_status ts_cuda_few_multiply(ts_frame *frame, const ts_cuda_few *call);
  *  frame's dtype. */
 ts_status ts_cuda_few_weigh(ts_frame *frame, const ts_cuda_few *call);
 
-/** True if ts_cuda_few_columns() computes c = a b: halves, fewer than 8 columns of c, at least
- *  16,384 rows, an inner size of at most 1,024 and a multiple of 8, dense rows of a and c, dense
- *  columns of b, rows of a and columns of b that are multiples of 16 bytes apart, and no epilogue
- *  except a bias. The answer depends on dtype, sizes, strides and epilogue only. */
+/** True if ts_cuda_few_columns() computes c = a b: halves, one batch, fewer than 8 columns of c, at
+ *  least 16,384 rows (with fewer, cuBLASLt takes less time), an inner size of at most 1,024 and a
+ *  multiple of 8, dense rows of a and c, dense columns of b, rows of a and columns of b that are
+ *  multiples of 16 bytes apart, and no epilogue except a bias. The answer depends on dtype, sizes,
+ *  strides and epilogue only. */
 bool ts_cuda_few_columns_fit(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                              const ts_cuda_matrix *c, int64_t batches,
                              const ts_cuda_epilogue *then);

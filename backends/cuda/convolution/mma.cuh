@@ -1,8 +1,9 @@
 /**
  * @file mma.cuh
- * Implicit products of convolutions on the tensor cores of sm_80 and later. Each thread copies 16
- * bytes of a pixel at a time to shared memory, with zeros for pixels outside of the image, several
- * steps ahead of the products. A chunk is 8 channels of a pixel, 16 bytes.
+ * Implicit products of convolutions on the tensor cores of sm_80 and later, which mma.cu launches:
+ * windows times weight, and the gradient of the weight. Each thread copies 16 bytes of a pixel at a
+ * time to shared memory, with zeros for pixels outside of the image, several steps ahead of the
+ * products. A chunk is 8 channels of a pixel, 16 bytes.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CONVOLUTION_MMA_CUH

@@ -16,10 +16,13 @@
 namespace ts {
 
 /**
- * Tiles of 64 rows by 3 x 3 taps of 64 channels. A step is SIDE x SIDE positions: a box of y and,
- * with two more lines and pixels, a box of x. Elements outside of y or x are zeros. Group g of four
- * warps computes column g of the taps. Its three taps are one operand of three overlapping slabs:
- * slabs, and groups of 8 positions, are both one line of the box apart.
+ * Tiles of 64 rows by 3 x 3 taps of 64 channels. A step is TAPS_SIDE x TAPS_SIDE positions: a box
+ * of y and, with two more lines and two more pixels per line, a box of x. Elements outside of y or
+ * x are zeros. Group g of four warps computes column g of the taps: three taps, one below the
+ * other. The pixels of these taps overlap: those of the next tap begin one line of the box further
+ * on, and so do those of the next 8 positions, because a line of positions has 8. Therefore one
+ * descriptor, with a line as the distance of slabs and of groups of 8 rows, describes the operand
+ * of all three taps (by_rows() in instructions/wgmma.cuh).
  */
 enum {
     TAPS = 3,

@@ -14,6 +14,7 @@ namespace ts {
 template <class I> struct window_axis {
     I count, taps, move, base, shift, size;
 };
+/** The fields of ts_cuda_windows, in type I. */
 template <class I> struct window_set {
     window_axis<I> axis[3];
     I channels, groups, each, taps; /* each: channels of a group; taps: of a window */

@@ -31,9 +31,9 @@
 
 TS_BEGIN_DECLS
 
-/** True if a kernel belongs to a family whose loops can be described (runtime/backend.c, as for the
- *  next two functions). Other kernels, such as a plugin's, would launch instead of describing
- *  themselves. */
+/** True if a kernel belongs to a family whose loops can be described. Other kernels, such as a
+ *  plugin's, would launch instead of describing themselves. runtime/backend.c defines this function
+ *  and the next two. */
 bool ts_cuda_describes(ts_kernel kernel);
 /** True if a kernel is one of the backend's. */
 bool ts_cuda_owns(ts_kernel kernel);
@@ -254,7 +254,7 @@ ts_status ts_cuda_group_run_members(void *state, int device, const ts_group_call
 
 /** Compile a group, or a group with members, for a compute capability (10 major + minor), without a
  *  device. *compiled must be zeroed; the caller frees compiled->image. Errors: TS_ERR_UNSUPPORTED
- *  if one kernel cannot run the calls; those of ts_cuda_compile(). Exported for tests.
+ *  if the calls cannot run as one kernel; those of ts_cuda_compile(). Exported for tests.
  *  calls, count, members: as in the slots group_run and group_run_members of ts_backend. */
 TS_API ts_status ts_cuda_group_compile(const ts_group_call *calls, int count, int capability,
                                        ts_cuda_compiled *compiled);

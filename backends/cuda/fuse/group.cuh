@@ -16,11 +16,11 @@
 namespace ts {
 
 /** A group's iteration space, innermost dim first; in groups by rows, without the dims of a row.
- * sizes[0] counts accesses, in groups by rows elements; the other sizes count elements. Must have
- * the layout of the host type ts_cuda_group_space. */
+ * sizes[0] counts accesses (elements in groups by rows); the other sizes count elements. The struct
+ * must have the layout of the host type ts_cuda_group_space. */
 struct group_space {
     uint64_t accesses; /* number of accesses of V elements; by rows: number of rows */
-    uint32_t tail;     /* elements of the last access, 0: V; by rows: elements of a row */
+    uint32_t tail;     /* elements of the last access (0 means V); by rows: elements of a row */
     uint32_t none;     /* padding */
     divisor by[8];     /* `sizes` as divisors, for indices of 32 bits */
     uint64_t sizes[8]; /* 8: TS_MAX_DIMS */

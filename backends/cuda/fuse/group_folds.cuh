@@ -22,7 +22,8 @@ namespace ts {
 /** The division of a reduction. Must have the layout of the host type ts_cuda_group_folds. */
 struct group_folds {
     uint64_t results, inner, count; /* (results / inner, count, inner): the reduced space */
-    uint64_t share, all; /* units of a result that one block reduces, and that there are */
+    uint64_t share, all; /* share: units of a result that one block reduces; all: units of a
+                            result */
     uint32_t blocks, shares; /* blocks for the results; blocks that share the units of a result */
     uint32_t group;  /* fold_along: threads per result; fold_beside: threads of a line */
     uint32_t merges; /* results per block of the kernel that merges the shares */

@@ -97,9 +97,9 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
         if (lane == 0 && (FULL || some))
             *(T *)to = from_register<T>(x);
     }
-    /** Adds up `sums`, a thread's sums over all rows that it has computed, over the threads with
-     * the same columns, and stores them as a line of partial sums (columns). total: shared memory
-     * for L A V numbers; not used if the block has one row. */
+    /** Stores a block's partial sums as a line (columns). sums: this thread's sums over all rows
+     * that it has computed; they are added over the threads that have the same columns. total:
+     * shared memory for L A V numbers; not used if the block has one row. */
     __device__ __forceinline__ void store_sums(float *line, float (&sums)[A * V],
                                                float *total) const
     {
@@ -189,8 +189,8 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
      * except f32 statistics (mean, rstd) and sums over all rows (sum_rows, dw, db), which are added
      * to. */
 
-    /** put(), put_one() and add(): set a result's element, set its one element per row, add to it;
-     * nothing if the result is absent. */
+    /** put() sets element e of a result; put_one() sets the one element that a row has in it; add()
+     * adds to element e. They do nothing if the result is absent. */
     template <class T, class Y> __device__ __forceinline__ void put(Y &y, int e, float x) const
     {
         if constexpr (!std::is_same_v<Y, absent>)
@@ -273,8 +273,8 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
     }
 
     /** y = (x - mean) rstd weight + bias, rstd = 1 / sqrt(variance + eps). The variance is computed
-     * from differences to a first mean, and their mean corrects the first one: for equal elements
-     * the mean is exact and the variance almost 0. */
+     * from the differences to a first estimate of the mean. The mean of these differences corrects
+     * the estimate: for equal elements the mean is exact and the variance almost 0. */
     template <class T, class Y, class M, class S, class X, class W, class B>
     __device__ __forceinline__ void layer_norm(Y &y, M &mean, S &rstd, const X &x, const W &weight,
                                                const B &bias, float eps)

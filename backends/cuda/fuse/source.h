@@ -44,8 +44,8 @@ void ts_cuda_text_put(text *t, const char *format, ...) __attribute__((format(pr
 
 /** Names of element types in generated sources, indexed by ts_dtype. */
 extern const char *const ts_cuda_type_names[];
-/** Appends the declaration of a kernel named `kernel` (with members always `group`), its opening
- *  brace and the variable `block`, the index of the block. */
+/** Appends the declaration of a kernel, its opening brace and the variable `block`, the index of
+ *  the block. The kernel is named `kernel`, or `group` if the group has members. */
 void ts_cuda_put_kernel(text *t, const ts_cuda_group *g, call_names names, const char *kernel);
 /** Appends the declaration of pointwise call c's result: an expression of the newest versions of
  *  its operands. Increments version[] of the result. names: the call's element of a call_names.

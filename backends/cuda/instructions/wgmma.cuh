@@ -37,9 +37,9 @@ __device__ __forceinline__ void turn_give(int number, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-/** Starts the copy of a box of the map's tensor, whose first element is (column, row, head, batch),
- * to shared memory; elements outside the tensor are zero. Reports the bytes of the box to
- * `barrier`. map: made by tma_map() (tma.h). */
+/** Starts the copy of a box from the map's tensor to shared memory. The box begins at element
+ * (column, row, head, batch) of the tensor; its elements outside the tensor are zero. Reports the
+ * bytes of the box to `barrier`. map: made by tma_map() (tma.h). */
 __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, int column, int row,
                                          int head, int batch, uint32_t barrier)
 {
@@ -84,7 +84,8 @@ __device__ __forceinline__ void tma_stores_wait()
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-/** Change the number of registers per thread to COUNT. All four warps of a group must call them. */
+/** registers_grow() and registers_shrink() change the number of registers per thread to COUNT. All
+ * four warps of a group must call. */
 template <int COUNT> __device__ __forceinline__ void registers_grow()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));

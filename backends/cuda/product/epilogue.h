@@ -1,6 +1,6 @@
 /** @file epilogue.h  Products of matrices and convolutions that also compute the calls after them,
- * their epilogue. A plan asks ts_cuda_epilogue_cost() whether calls can be an epilogue; the slot
- * group_run then runs them by ts_cuda_product_run(). */
+ * their epilogue. The planner of compiled functions asks ts_cuda_epilogue_cost() whether calls can
+ * be an epilogue; ts_backend's slot group_run then runs them by ts_cuda_product_run(). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_EPILOGUE_H
 #define TS_CUDA_EPILOGUE_H
@@ -31,8 +31,8 @@ typedef struct ts_cuda_after {
 /** A kernel that computes a product. */
 typedef struct ts_cuda_product {
     ts_kernel kernel;
-    /** Queues the call with an epilogue; after NULL: none. Tensors with addresses
-     *  (ts_kernel_data()) have storages, so operators may make views of them. */
+    /** Queues the call with an epilogue; after NULL: none. Each tensor of the call that has an
+     *  address (ts_kernel_data()) also has a storage, so this function may make views of it. */
     ts_status (*run)(ts_frame *f, const ts_cuda_after *after);
     /** True if the product can take the epilogue: fields, sizes, layouts and alignment allow it.
      *  Sets after->cost to 0 if the product's kernel applies the epilogue at no cost. */

@@ -1,5 +1,6 @@
-/** @file gemm.h  Matrix products (GEMM): of floating dtypes by cuBLASLt, with cached plans, or by
- * the library's kernels where these are faster; of integers by the library's kernels. */
+/** @file gemm.h  Matrix products (GEMM), for matmul.c and padding.c: of floating dtypes by
+ * cuBLASLt, with cached plans, or by the library's kernels where these are faster; of integers by
+ * the library's kernels. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GEMM_H
 #define TS_CUDA_GEMM_H
@@ -60,8 +61,10 @@ bool ts_cuda_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const ts_cuda_
                            const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                            const ts_cuda_epilogue *then);
 
-/** True if ts_cuda_gemm() computes an f32 product by ts_cuda_gemm_f32(), which it does unless
- * TS_CUDA_TF32=1. The answer depends on the device, sizes, strides and epilogue only. */
+/** True if ts_cuda_gemm() computes an f32 product by ts_cuda_gemm_f32() unless TS_CUDA_TF32=1. It
+ * requires sm_90 or later, sizes of at least 16, at most 2^30 multiplications, dense rows (or
+ * columns) of a and b that are multiples of 16 bytes apart, no gelu, and either many tiles of c or
+ * a short inner dim. The answer depends on the device, sizes, strides and epilogue only. */
 bool ts_cuda_takes_f32(const ts_cuda_device *device, const ts_cuda_matrix *a,
                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                        const ts_cuda_epilogue *then);

@@ -44,8 +44,8 @@ enum {
 struct slope_product {
     int rows, columns, inner;
     int wide, tall; /* numbers of a cluster's tiles of WIDE * 128 columns, and of 256 rows */
-    int band;       /* this many columns of a cluster's tiles are computed for all rows before the
-                       next columns */
+    int band;       /* number of adjacent columns of clusters' tiles that are computed together, row
+                       by row, before the next columns */
     float *sums;    /* receives the sums of the columns of each 128 rows: 2 tall lines of `columns`;
                        NULL: not wanted */
 };
@@ -77,9 +77,9 @@ static __device__ __forceinline__ void tma_load_to(unsigned ranks, uint32_t to,
                  "l"(map), "r"(column), "r"(row), "r"(0), "r"(barrier), "h"((uint16_t)ranks)
                  : "memory");
 }
-/** Arrives at a barrier of another block, from peer_address(). The arrival orders no accesses
- * between blocks, because a release at the scope of a cluster would be a fence of the whole GPU.
- * None is needed: products have read their operands when wgmma_wait() returns. */
+/** Arrives at a barrier of another block, from peer_address(). The arrival does not order accesses
+ * between blocks, because a release at the scope of a cluster would be a fence of the whole GPU. No
+ * order is needed: products have read their operands when wgmma_wait() returns. */
 static __device__ __forceinline__ void peer_arrive(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");

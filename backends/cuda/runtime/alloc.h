@@ -1,4 +1,5 @@
-/** @file alloc.h  Functions of the CUDA allocator that are not in the backend's function table. */
+/** @file alloc.h  The function of the CUDA allocator (alloc.c) that is not in the backend's
+ * function table; backend.c calls it. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ALLOC_H
 #define TS_CUDA_ALLOC_H

@@ -1,5 +1,5 @@
 /** @file current.h  The thread's current device, as a variable that launches read without a call.
- * For C files only. */
+ * runtime.c sets it. For C files only, because C++ has no _Thread_local. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CURRENT_H
 #define TS_CUDA_CURRENT_H

@@ -2,11 +2,11 @@
  * @file disk.h  Results that later processes read from files: machine code of groups, choices of
  * engines.
  *
- * A file has a kind, a key and data. Its name is the kind and a hash of the key; it also contains
- * the key, which is compared when the file is read. The first absolute path of these is the folder:
- * TS_CUDA_CACHE, $XDG_CACHE_HOME/tessera/<kind>, $HOME/.cache/tessera/<kind>; a TS_CUDA_CACHE that
- * is not absolute disables the files. A file that another user owns or may write is not read, and
- * nothing is written into such a folder. Damaged files are ignored.
+ * A file has a kind, a key and data. Its name is the kind and a hash of the key. The file contains
+ * the whole key, which is compared when the file is read. The folder is the first absolute path of
+ * $TS_CUDA_CACHE, $XDG_CACHE_HOME/tessera/<kind> and $HOME/.cache/tessera/<kind>; a TS_CUDA_CACHE
+ * that is not absolute disables the files. A file that another user owns or may write is not read.
+ * Nothing is written into a folder that another user owns or may write. Damaged files are ignored.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DISK_H
@@ -15,8 +15,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/** The purpose of a file. If the file cannot be written, the log gets a line "<what> is not cached"
- *  on the topic. */
+/** The purpose of a file: its kind, and the log's topic that gets a message "<what> is not cached"
+ *  if the file cannot be written. */
 typedef struct ts_cuda_disk {
     const char *kind, *topic, *what;
 } ts_cuda_disk;

@@ -2,8 +2,8 @@
  * @file launch.h  Launches kernels through the driver API.
  *
  * The <<<>>> syntax pushes and pops a configuration and looks up the kernel in a large table at
- * each launch. The driver's functions take a handle instead, which the first launch looks up and
- * caches. bench_cuda_launch measures the difference.
+ * each launch. The driver's functions take a handle instead. The first launch of a kernel looks the
+ * handle up and caches it. bench_cuda_launch measures the difference.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LAUNCH_H
@@ -30,8 +30,8 @@ cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **
                            cudaStream_t stream);
 
 /** Like ts_cuda_launch(), but blocks may start before the previous kernel on the stream has ended;
- * the launched kernel must wait for the previous kernel's results by griddepcontrol.wait. Requires
- * sm_90 or later. */
+ * the launched kernel must wait for the previous kernel's results by wait_for_kernel_in_front()
+ * (early.cuh). Requires sm_90 or later. */
 cudaError_t ts_cuda_launch_early(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                                  cudaStream_t stream);
 
