@@ -16,8 +16,8 @@ typedef struct ts_capture {
     ts_tensor *grad; /* owned; NULL while none has arrived */
 } ts_capture;
 
-/** Pending gradients of parts of a node's results. They are written to one tensor together when
- *  the node runs (pieces.c). */
+/** Pending gradients of parts of a node's results. When the node runs, the parts of each result are
+ *  added into one tensor (pieces.c). */
 typedef struct ts_pieces ts_pieces;
 
 /** A node of a run with the gradients that have arrived for its results (owned). */
@@ -71,12 +71,13 @@ struct ts_vjp_call {
 };
 
 /**
- * Stores g (borrowed) as a pending gradient of the part `at` of a tensor, one result of a task's
- * node. If the pending gradients have more than about twice the tensor's elements, all of them are
- * added to *slot, so time and memory are linear in the gradients and the tensor.
+ * Stores g (borrowed) as a pending gradient of the part `at` of a tensor, which is a result of a
+ * task's node. If the pending gradients have more than about twice the tensor's elements, all of
+ * them are added to *slot, so time and memory are linear in the gradients and the tensor.
  * @param all   the task's pending gradients
  * @param slot  gradient of the whole result; NULL in *slot: none arrived
- * @param end   input of the node that used the result; has the tensor's sizes and result number
+ * @param end   the input of another node that is this result; holds the tensor's sizes and its
+ *              index among the results
  */
 ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts_end *end,
                         ts_tensor *g, const ts_positions *at);

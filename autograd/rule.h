@@ -73,6 +73,7 @@
         return TS_OK;                                                                              \
     }                                                                                              \
     const ts_vjp ts_vjp_##name = {.rule = name##_rule, .saves = {EACH(SAVE_PART, __VA_ARGS__)}};
+/* Helpers of RULES_OF(): EACH(part, ...) applies the macro `part` to two or three triples. */
 #define GIVE_PART(i, reads, expr) GIVE(i, expr);
 #define SAVE_PART(i, reads, expr) [i] = (reads),
 

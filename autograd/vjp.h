@@ -44,8 +44,8 @@ ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
 ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *grad);
 ts_status ts_rule_give_positions(ts_vjp_call *b, ts_tensor *grad, const ts_positions *at);
 /**
- * Takes the sum of the gradients that argument i has received in this run, so that the rule gives
- * the sum of that gradient and its own, computed by one kernel. NULL without an error if the
+ * Takes the sum of the gradients that argument i has received in this run, so that one kernel can
+ * compute the rule's gradient and add it to that sum. NULL without an error if the
  * argument is a leaf or needs no gradient in this run, if no gradient has arrived, if its dtype or
  * device is not that of `like`, or if the run or a hook must see the rule's own gradient. The
  * current scope owns the gradient. The rule must call ts_rule_give() for the argument afterwards,

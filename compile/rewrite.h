@@ -18,7 +18,7 @@ typedef struct ts_rewrite {
     bool *shared;      /* per storage: it is outside, or a call writes it that did not create it */
     uint32_t *same;    /* per value: the value that has replaced it; itself if none has */
     size_t bytes;      /* of these arrays, which are one block */
-    uint32_t looked_for; /* of ts_rewrite_is_written() */
+    uint32_t looked_for; /* ts_rewrite_is_written(): the storage; `found`: a call writes it */
     bool found;
 } ts_rewrite;
 

@@ -1,5 +1,5 @@
-/** @file convert.h  Converts one value between dtypes, with the rounding that scalars and copies
- * share. */
+/** @file convert.h  Converts one value between dtypes. Boxed scalars and copies of tensors use
+ * these functions, so both round alike. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_CONVERT_H
 #define TS_CORE_CONVERT_H
@@ -82,7 +82,8 @@ TS_INLINE float ts_odd_f32_of(int64_t i)
         (double)(large ? (i & ~INT64_C(0x7ff)) | (int64_t)((i & 0x7ff) != 0) << 11 : i));
 }
 
-/* NaN and values out of range become the most negative integer, as on x86, on every ISA. */
+/* Convert to an integer, rounding towards 0. NaN and values out of range become the most negative
+ * integer, as x86 instructions do, on every ISA. */
 TS_INLINE int64_t ts_trunc_i64(double x)
 {
     return x >= -9.2233720368547758e18 && x < 9.2233720368547758e18 ? (int64_t)x : INT64_MIN;

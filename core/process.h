@@ -65,9 +65,12 @@ void ts_process_break_locks(void);
  *  the forking thread. */
 #define TS_FORK_IN_CHILD(hook) TS_ADD_HOOK(&ts_in_child, hook)
 
-/** Registers the exit() handler that notes the end of the process. Call it when the library loads
- * and when one of its first two threads begins to use it; also after other libraries have
- * registered exit() handlers before which this handler must run (they run in reverse order). */
+/**
+ * Registers the exit() handler that notes the end of the process. exit() runs the handler that was
+ * registered last first, so this function is called several times: when the library loads, when
+ * each of the first two threads begins to use the library, and after another library has registered
+ * a handler before which this one must run.
+ */
 void ts_process_watch_end(void);
 /** Registers a hook that runs at process end, before the destructors of other libraries. */
 #define TS_PROCESS_AT_END(hook) TS_ADD_HOOK(&ts_at_end, hook)

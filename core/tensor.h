@@ -265,7 +265,7 @@ TS_INLINE ts_tensor *ts_tensor_ref(ts_tensor *t)
  *  one. */
 ts_tensor *ts_scope_disown(ts_tensor *t);
 
-/** Adds an owned reference at the front of the block's list. */
+/** Adds an owned reference at the front of the list of an open scope (ts_block). */
 TS_INLINE ts_tensor *ts_block_put(ts_block *b, ts_tensor *t)
 {
     t->next = b->first;

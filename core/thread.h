@@ -40,7 +40,7 @@ enum {
     ts_autocast_region *region; /* innermost autocast region; NULL: none */                        \
     uint32_t autocast;          /* ts_autocast_state */                                            \
     bool no_cast_cache;         /* the autocast region does not cache casts */                     \
-    bool casting;   /* the AUTOCAST layer runs a cast of its own; layers below mark it */          \
+    bool casting;   /* AUTOCAST runs a cast that it inserted, which a trace marks */               \
     uint16_t depth; /* nesting depth of calls */
 typedef struct ts_modes {
     TS_THREAD_MODES

@@ -1,9 +1,10 @@
 /**
  * @file device_times.h  Times of device work (kernels, copies, memsets) while a profile records.
  *
- * The backend records its work; each piece carries the tag that the queuing thread had set. A tag
- * contains a row of the profile and a step, so work is assigned to rows by tag, not by time. If the
- * backend cannot record, events time its calls instead (device_events.h).
+ * A "work" is one kernel, copy or memset. The backend records its works. Each carries the tag that
+ * the queuing thread had set. A tag contains a row of the profile and a step, so works are assigned
+ * to rows by tag, not by time. If the backend cannot record, events time its calls instead
+ * (device_events.h).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_DEVICE_TIMES_H

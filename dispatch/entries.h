@@ -28,7 +28,7 @@ TS_INLINE bool ts_meta_fits(const ts_meta *m) { return ((uint64_t)m->numel - 1) 
  *  TS_ERR_DEVICE, TS_ERR_VALUE. */
 ts_status ts_check_given(const ts_frame *f);
 /** Checks that the destination `out` has the sizes, dtype and device of `m` and is not expanded
- *  (stride 0 in a dim of size > 1). Same errors. */
+ *  (stride 0 in a dim of size > 1). Errors: as ts_check_given(). */
 ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts_meta *m);
 
 /**
@@ -57,8 +57,8 @@ ts_status ts_run_whole(ts_frame *f, ts_kernel kernel);
 /** Creates missing results, runs the kernel and increments the versions of written tensors. On an
  *  error it releases the new results. */
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel);
-/** ts_fill_run() within the part "casts" of a call; a profile with detail charges the kernel and
- *  the allocation of results to their own parts. */
+/** ts_fill_run() for a caller whose time counts as the part "casts" (TS_PART_CASTS) in a profile
+ *  with detail. The time of the kernel and of the allocation of results counts as theirs. */
 ts_status ts_fill_run_part(ts_frame *f, ts_kernel kernel);
 /** True if every kernel can take the tensors as they are: all are contiguous and none is cast. */
 bool ts_fill_is_plain(const ts_frame *f);

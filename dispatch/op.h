@@ -77,7 +77,8 @@ enum ts_pointwise {
 /** Elements of a piece of a reduction of all elements. */
 enum { TS_PIECE = 4096 };
 /** The CPU's kernels reduce TS_FEW_ROWS or more rows of at most TS_SHORT_ROW elements in another
- *  order of operations than fewer rows, so a tile of such rows has at least TS_FEW_ROWS. */
+ *  order of operations than fewer rows. A fused group that computes such rows tile by tile
+ *  (compile/tile.h) therefore has at least TS_FEW_ROWS rows in a tile. */
 enum { TS_SHORT_ROW = 32, TS_FEW_ROWS = 8 };
 /**
  * A share of a reduction of a whole contiguous tensor, for groups that compute the tensor piece by
@@ -113,7 +114,7 @@ struct ts_plan {
     bool ragged;            /* pointwise: the result is not contiguous, or an operand of more than
                                one element is not, or is broadcast */
     uint8_t delivered;      /* bit i: the entry does not increment the version of result i, because
-                               a copy inside the kernel has, or nothing was written */
+                               a copy inside the kernel has done so, or nothing was written */
     uint8_t compute;        /* dtype in which the kernel computes */
     bool converts;          /* the kernel converts to the result's dtype, which the kernel's
                                declared dtypes must include */
@@ -152,7 +153,8 @@ struct ts_plan {
 };
 
 /** A kernel calls this if it fails before its first write, so that no destination's version is
- *  incremented. Arguments that the schema marks as written, (a!), are still counted. */
+ *  incremented. The versions of arguments that the schema marks as written, (a!), are incremented
+ *  nevertheless. */
 TS_INLINE void ts_wrote_nothing(const ts_frame *f) { f->plan->delivered = f->given; }
 /** Returns status, the result of a kernel's check before its first write; calls ts_wrote_nothing()
  *  if it is an error. */
@@ -303,8 +305,9 @@ TS_COLD ts_status ts_fail_kernel_dtype(const ts_frame *f, uint16_t dtypes);
 TS_COLD ts_status ts_fail_member(const ts_frame *f, int arg, int64_t member, ts_status status,
                                  const char *hint, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
-/** For a public function without the op's name, such as ts_ones(): if the op's record has this call
- *  site, replaces the op's name in the record by the function's. Returns NULL. */
+/** For a public function whose name is not its op's, such as ts_ones(), which calls the op `full`.
+ *  If the error record names op `op` and this call site, replaces the op's name by `function`.
+ *  Returns NULL. */
 TS_COLD ts_tensor *ts_fail_as(const char *function, int op, const void *site);
 /** Records an error about argument `index` of the running op, with the names of op and argument;
  *  returns `code`. */

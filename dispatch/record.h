@@ -3,9 +3,9 @@
  * shapes.
  *
  * Calls are of one class if their tensors have the same sizes, dtypes, devices and contiguity,
- * their lists of tensors the same length, and their bool arguments the same values. Of a list only
- * the first and the last tensor are compared. Calls without tensors and bools, such as factories,
- * are of one class if their lists of ints are equal.
+ * their lists of tensors the same length, and their bool arguments the same values. A list of
+ * tensors is compared by its first and its last tensor only. Calls without tensors and bools, such
+ * as factories, are of one class if their lists of ints are equal.
  *
  * Each thread has its own table and is its only writer. A row keeps its address and lives as long
  * as the thread's timers, so a running call may hold a row across a reset. A row starts with a
@@ -30,7 +30,8 @@ typedef struct ts_tally_row {
     _Atomic int64_t unknown;      /* calls without a known cost */
     _Atomic int64_t examined;     /* calls among the first TS_TALLY_EXAMINED of the thread */
     _Atomic int64_t chained;      /* of these, calls of chained ops (ts_tally_chain()) that read the
-                                     result of another chained call, or whose result one reads */
+                                     result of another such call, or whose result another such
+                                     call reads */
     uint64_t hash;
     uint32_t scope;
     uint16_t op;
@@ -66,10 +67,11 @@ enum { TS_PART_KERNELS, TS_PART_LAYERS, TS_PART_OUTSIDE, TS_PART_COUNT };
 enum {
     TS_TALLY_CHUNK = 128,  /* rows per chunk of a table */
     TS_TALLY_CHUNKS = 256, /* most chunks of a table */
-    TS_TALLY_SHAPED = 64 * TS_TALLY_CHUNK,  /* a table with more rows gets none by shape: further
-                                               classes share one row per op, layer and scope */
-    TS_TALLY_SCOPED = 240 * TS_TALLY_CHUNK, /* a table with more rows gets none by scope: further
-                                               scopes share one row per op and layer */
+    TS_TALLY_SHAPED = 64 * TS_TALLY_CHUNK,  /* a table with more rows gets no new row per class:
+                                               further classes share one row per op, layer and
+                                               scope */
+    TS_TALLY_SCOPED = 240 * TS_TALLY_CHUNK, /* a table with more rows gets no new row per scope:
+                                               further scopes share one row per op and layer */
     TS_STEPS_MOST = 65536, /* most steps that a recording keeps */
     TS_SCOPES_MOST = 4096  /* most scopes that the process can name */
 };
@@ -92,14 +94,14 @@ typedef struct ts_event {
     uint8_t failed : 1, backward : 1; /* backward: a call of a backward rule */
     uint8_t inside; /* layers that have not ended yet */
     uint8_t keys[TS_EVENT_LAYERS];
-    uint32_t seq; /* number of the call's node in the graph of gradients, in a backward rule that of
-                     the forward call's node; 0: none. Numbers of a thread grow */
+    uint32_t seq; /* number of the call's node in the graph of gradients; for a call of a backward
+                     rule, number of the forward call's node; 0: none. Numbers of a thread grow */
 } ts_event;
 _Static_assert(sizeof(ts_event) == 64, "a cache line");
 
 enum {
     TS_EVENT_CHUNK = 16384,    /* events per block of 1 MiB */
-    TS_EVENT_PIECE = 1024,     /* events whose pages are touched at once */
+    TS_EVENT_PIECE = 1024,     /* events whose pages are touched at a time */
     TS_EVENT_RING = 4 * TS_EVENT_CHUNK, /* latest events that a flight recording keeps */
     TS_EVENT_CHUNKS = 256      /* maximum number of blocks; further events count as lost */
 };
@@ -132,7 +134,8 @@ typedef struct ts_tally_table {
     uint32_t *index;        /* open addressing: number of a row + 1 */
     uint32_t mask;
     uint32_t scope;         /* the thread's innermost scope */
-    uint32_t around, within; /* in `within` > 0 scopes without a number: the scope around them */
+    uint32_t around, within; /* within: number of open scopes that have no number; around: the scope
+                                around them, if within > 0 */
     uint32_t rule;          /* ts_event.seq of the calls of the running backward rule; 0: none */
     _Atomic int64_t shared; /* calls counted in a row that classes of shapes share, because the
                                table was full */
@@ -241,8 +244,8 @@ enum { TS_SCOPE_DEPTH = 16 };
  *  scopes. Returns their number. */
 int ts_scope_chain(uint32_t scope, uint32_t chain[TS_SCOPE_DEPTH]);
 /** The scope of a backward call: for base "step/backward" and scope "step/forward/mlp" it is
- *  "step/backward/mlp". From scope's path it drops the prefix that the path shares with base's
- *  parent, and scopes named "forward"; it makes the rest below base. */
+ *  "step/backward/mlp". Drops from scope's path the prefix that it shares with base's parent, and
+ *  scopes named "forward"; creates the remaining scopes below base. */
 uint32_t ts_scope_below(uint32_t base, uint32_t scope);
 
 void ts_scopes_install(void);

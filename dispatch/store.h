@@ -55,7 +55,8 @@ typedef struct ts_registry {
 
 extern ts_registry ts_reg;
 extern _Atomic int ts_ops_published;
-/* the entry of fallbacks, and the list of all entries, newest first, which ends with it */
+/* ts_fallbacks: the entry of fallbacks. ts_entries: the list of all entries, newest first; its last
+ * entry is ts_fallbacks */
 extern ts_op_entry ts_fallbacks, *ts_entries;
 
 /** Marks the op for a new table at the end of the transaction; for the fallbacks, marks all ops. */

@@ -1,5 +1,5 @@
-/** @file timers.h  Timers of calls. They take a time stamp when a slot begins and when it ends;
- * timers.c explains how the time between stamps is attributed. */
+/** @file timers.h  Timers of calls. They take a time stamp when the kernel or layer in a slot
+ * begins and when it ends; timers.c explains how the time between stamps is attributed. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_TIMERS_H
 #define TS_DISPATCH_TIMERS_H
@@ -10,7 +10,7 @@
 #define TS_TIMERS 1
 #endif
 
-/** Runs the slot of f->key with stamps around it. */
+/** Runs `kernel`, the function in the slot of f->key, with stamps around it. */
 ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel);
 
 /** Starts counting time for the backward engine, which runs outside of calls. Returns a token for

@@ -58,8 +58,8 @@ struct ts_timing_state {
     atomic_bool recording; /* a profile records */
     atomic_bool tracing;   /* the profile keeps an event per call */
     bool detail, flight;   /* of the profile, as in ts_recording */
-    _Atomic int64_t record_cost; /* ticks of a recorded call beyond its stamps */
-    _Atomic int64_t trace_cost;  /* ticks of a layer in a trace beyond that */
+    _Atomic int64_t record_cost; /* ticks that recording adds to a call, without its stamps */
+    _Atomic int64_t trace_cost;  /* ticks that a trace adds to each layer of a call */
     ts_step *steps;
     _Atomic int64_t nsteps, lost_steps;
     int64_t before_steps, /* ts_recording.before */
@@ -178,8 +178,8 @@ bool ts_timers_add_step(const ts_timers *t, const int64_t parts[TS_PART_COUNT]);
 /** Stores whether the thread's latest call was an update of parameters, and its nesting depth. */
 void ts_timers_note_call(const ts_thread *thread, bool update, int depth);
 /** Call it when the program marks its first step. From then on only marks end steps, and steps that
- *  optimizer updates ended before become part of the marked step. False if those steps have counted
- *  already, because a schedule waited; the records made since then are dropped. */
+ *  optimizer updates ended before become part of the marked step. False if a waiting schedule has
+ *  already counted steps that updates ended; a recording that runs is then reset. */
 bool ts_timers_take_over(const ts_thread *thread);
 /** Ends a step of `thread` while nothing records. Does nothing unless a schedule waits and the
  *  thread marks the steps. */

@@ -22,7 +22,8 @@
 typedef enum ts_regime {
     TS_REGIME_NONE,      /* not judged yet */
     TS_REGIME_OVERHEAD,  /* a layer, the engine, calls without FLOPs and bytes, or calls hardly
-                            longer than an empty call; on a device, than a kernel of one element */
+                            longer than an empty call (on a device: than a kernel of one
+                            element) */
     TS_REGIME_COMPUTE,   /* near the compute ceiling */
     TS_REGIME_MEMORY,    /* near the bandwidth of main memory */
     TS_REGIME_CACHE,     /* faster than main memory, below the bandwidth of the caches */
@@ -172,7 +173,9 @@ typedef struct ts_memory_part {
                                                     `before` */
     int64_t lost;                                /* allocations that did not fit into the log */
     int64_t npoints, nholders;
-    ts_memory_point points[TS_MEMORY_POINTS]; /* the largest sum in each part of the time */
+    ts_memory_point points[TS_MEMORY_POINTS]; /* the time is divided into TS_MEMORY_POINTS equal
+                                                 parts; one point, that of the largest sum, for
+                                                 each part in which the memory changed */
     ts_memory_holder holders[TS_MEMORY_HOLDERS]; /* at the peak, largest first */
 } ts_memory_part;
 

@@ -490,9 +490,9 @@ VEC_FN bool S(add_at)(ts_dtype kind, const void *grad, int64_t from, const int64
     return inside;
 }
 
-/** add_at() with the gradients of job->x and, as indices, those of job->taps. Taps from + i are in
- *  the window of d, h and w; if w is NULL, tap from + i is in window i of the line, and step is not
- *  used. Skips taps outside their windows, and returns false if there is one. */
+/** add_at() with the gradients job->x, each at the index that its tap in job->taps gives. Tap
+ *  from + i is in the window of d, h and w; if w is NULL, it is in window i of the line, and step
+ *  is not used. Skips taps outside their windows, and returns false if there is one. */
 VEC_FN bool S(add_at_taps)(ts_dtype kind, const pool_job *job, int64_t from, int64_t count,
                            window d, window h, const window *w, T *y, int64_t pitch, int64_t step)
 {

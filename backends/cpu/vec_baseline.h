@@ -18,7 +18,7 @@ VEC_FN vf vf_fma(vf a, vf b, vf c)
         c[i] = __builtin_fmaf(a[i], b[i], c[i]);
     return c;
 #else
-    return a * b + c; // two roundings: the library's fmaf is a hundred times slower
+    return a * b + c; // two roundings: fmaf() would be emulated in software, lane by lane
 #endif
 }
 VEC_FN vd vd_fma(vd a, vd b, vd c)

@@ -1,8 +1,10 @@
 /**
- * @file tape.h  A mock device that supports capture. The host cannot read its memory (offset.h).
+ * @file tape.h  A mock device that supports capture. The host cannot read the device's memory
+ * (offset.h).
  *
- * A capture is a list of tasks. If the library has passed an order of parts (capture_order()), each
- * replay runs the parts in a drawn order that keeps all pairs. The device counts calls that CUDA
+ * A capture is a list of tasks. A part is the tasks that are queued after one capture_part(). If
+ * the library has passed an order of parts (capture_order()), each replay runs the parts in a drawn
+ * order that keeps all pairs. The device counts calls that CUDA
  * forbids while a stream captures: allocations, copies from and to the host, waits. It overwrites
  * new and freed memory.
  */
