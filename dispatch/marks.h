@@ -60,8 +60,8 @@ ts_status ts_graph_row(ts_thread *thread, const ts_group_call *calls, int count,
  *  address that identifies the graph. */
 void ts_graph_launches(ts_thread *thread, const void *graph, const ts_graph_part *parts, int nparts,
                        const ts_graph_part *const *works, int nworks);
-/** Notes that a launch of a device graph runs a call of `op`. If op updates parameters, the next
- *  call of the thread ends a step. */
+/** Notes that a launch of a device graph runs a call of `op`. An op that updates parameters then
+ *  ends a step as if the thread had called it (ts_timers_step()). */
 void ts_timer_note_launched(const ts_thread *thread, uint16_t op);
 
 #endif
