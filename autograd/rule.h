@@ -50,7 +50,8 @@
     } while (0)
 
 /** A rule for argument 0 alone. reads: READS bits of the tensors in `expr`, which computes the
- *  argument's gradient from g, the gradient of result 0. */
+ *  argument's gradient from g, the gradient of result 0. Example:
+ *      RULE(tanh, READS_Y, ts_tanh_backward(g, Y)) */
 #define RULE(name, reads, expr) RULE_WITH(name, expr, .saves = {[0] = reads})
 /** A rule of a view, whose gradient has the same elements as g in other positions. */
 #define VIEW_RULE(name, expr) RULE_WITH(name, expr, .view = true)

@@ -47,7 +47,7 @@ struct ts_compiled {
     _Atomic bool timed;    /* a trial is running */
     _Atomic int64_t fastest[2]; /* nanoseconds of the trial's fastest call, eager and recorded */
     _Atomic int64_t eager; /* calls that ran without a recording (small.c) */
-    _Atomic int64_t eager_end; /* calls run without a recording while `eager` is below */
+    _Atomic int64_t eager_end; /* calls run without a recording while `eager` < eager_end */
     _Atomic int64_t small_inputs; /* calls whose inputs have more elements are recorded */
 };
 

@@ -276,8 +276,8 @@ ts_group_part ts_fold_part(const ts_frame *f);
 /** True if a value can be in a group with folds over s's space: it is contiguous with the space's
  *  elements, or broadcast to them. */
 bool ts_fold_fits(const ts_graph *g, const ts_graph_value *v, const ts_step *s);
-/** True if a value of a group with folds over s's space has the sizes of their results, except for
- *  dims of size 1, and is contiguous. */
+/** True if a value of a group with folds over s's space has the sizes of the folds' results, except
+ *  for dims of size 1, and is contiguous. */
 bool ts_fold_is_result(const ts_graph *g, const ts_graph_value *v, const ts_step *s);
 /** True if the group has a reduction of all elements of its space: all its tensors are contiguous,
  *  or have one element. */

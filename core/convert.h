@@ -27,8 +27,8 @@ TS_INLINE uint16_t ts_f32_to_bf16(float x)
 /** Converts f16 to f32 exactly; a NaN becomes quiet. */
 TS_INLINE float ts_f16_to_f32(uint16_t h)
 {
-    /* With exponent and fraction at f32's bit positions, the number is the value times 2^-112. An
-     * exponent of all ones marks Inf or NaN, which `special` then adds. */
+    /* f16's exponent and fraction, moved to f32's bit positions, are the value times 2^-112. An
+     * exponent of all ones marks Inf or NaN: `special` adds f32's bits for it. */
     uint32_t bits = (uint32_t)(h & 0x7fff) << 13, special = h & 0x3ff ? 0x7fc00000 : 0x7f800000;
     float x;
     memcpy(&x, &bits, 4);

@@ -60,9 +60,10 @@ typedef struct ts_hooks {
 
 extern ts_hooks ts_above;
 
-/** Counts changes of the state that replays depend on but do not compare themselves: registered
- *  kernels and layers, requires_grad and hooks of tensors, modules and optimizers. A replay runs
- *  the plan of an earlier compiled call instead of the function (compile/). */
+/** A replay runs the plan of an earlier compiled call instead of the compiled function
+ *  (compile/replay.h). ts_epoch counts changes of state on which replays depend and which they do
+ *  not compare: registered kernels and layers, requires_grad and hooks of tensors, modules and
+ *  optimizers. */
 extern _Atomic uint64_t ts_epoch;
 /** Number of replays that hold storages. */
 extern _Atomic int32_t ts_replays;

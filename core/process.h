@@ -29,7 +29,8 @@ typedef struct ts_process_hooks {
 } ts_process_hooks;
 extern ts_process_hooks ts_before_fork, ts_after_fork, ts_in_child, ts_at_end;
 
-/** Adds a lock or a hook, with the caller's memory for its entry, unless the entry is in use. */
+/** Adds a lock or a hook. `entry` is memory of the caller that stays valid until the process ends.
+ *  Does nothing if the entry is already in a list. */
 void ts_fork_add_lock(ts_guarded_lock *entry, pthread_mutex_t *lock);
 void ts_process_add_hook(ts_process_hooks *list, ts_process_hook *entry, void (*hook)(void));
 #define TS_ADD_HOOK(list, hook)                                                                    \

@@ -37,8 +37,8 @@ void ts_device_times_begin(void);
 void ts_device_times_join(const ts_backend *backend);
 /** Drops the work recorded so far, at a reset. */
 void ts_device_times_drop(void);
-/** Ends recording and fetches the record from the backend. If another thread does so, returns when
- *  it has finished. Does nothing if no backend records. */
+/** Ends recording and fetches the record from the backend. If another thread is ending the
+ *  recording, waits until it has finished. Does nothing if no backend records. */
 void ts_device_times_end(void);
 /** True if a backend records, or made the last recording. Calls no backend and takes no lock. */
 bool ts_device_times_exist(void);

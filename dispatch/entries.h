@@ -1,4 +1,6 @@
-/** @file entries.h  Common functions of the generic entries in the backend slots (op.h). */
+/** @file entries.h  Common functions of the generic entries. A generic entry is the function in a
+ * backend's slot of an op's table (op.h): it runs the shape rule, checks destinations, allocates
+ * results and calls the backend's kernel. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_ENTRIES_H
 #define TS_DISPATCH_ENTRIES_H
@@ -62,7 +64,8 @@ ts_status ts_fill_run(ts_frame *f, ts_kernel kernel);
 ts_status ts_fill_run_part(ts_frame *f, ts_kernel kernel);
 /** True if every kernel can take the tensors as they are: all are contiguous and none is cast. */
 bool ts_fill_is_plain(const ts_frame *f);
-/** Like ts_fill_run(), but passes copies of arguments and destinations that `accepts` excludes. */
+/** Like ts_fill_run(), but passes copies in place of the arguments and destinations that `accepts`
+ *  excludes. */
 ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel);
 /** Runs a call whose compute dtype the kernel does not accept: in f32 for halves, or by the CPU
  *  fallback; otherwise TS_ERR_DTYPE. */

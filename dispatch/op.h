@@ -81,10 +81,10 @@ enum { TS_PIECE = 4096 };
  *  (compile/tile.h) therefore has at least TS_FEW_ROWS rows in a tile. */
 enum { TS_SHORT_ROW = 32, TS_FEW_ROWS = 8 };
 /**
- * A share of a reduction of a whole contiguous tensor, for groups that compute the tensor piece by
- * piece. The kernel folds each piece of TS_PIECE elements (the last may have fewer) to one part,
- * and in a last call the parts to the result. Both are steps of its usual reduction, so the bits
- * are the same. A kernel that declares TS_TAKES_PIECES reads ts_plan.share.
+ * A share of a reduction of a whole contiguous tensor, for fused groups (compile/) that compute the
+ * tensor piece by piece. The kernel folds each piece of TS_PIECE elements (the last may have fewer)
+ * to one part, and in a last call the parts to the result. Both are steps of the kernel's usual
+ * reduction, so the bits are the same. A kernel that declares TS_TAKES_PIECES reads ts_plan.share.
  */
 typedef struct ts_fold_share {
     const char *data;     /* the elements of pieces first to first + count - 1; NULL: fold the parts

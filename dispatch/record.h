@@ -111,7 +111,7 @@ enum {
 typedef struct ts_event_list {
     struct ts_event_list *next;
     int thread;
-    int64_t count, overwritten; /* overwritten: by later ones, in a flight recording */
+    int64_t count, overwritten; /* overwritten: by later events, in a flight recording */
     ts_event events[];
 } ts_event_list;
 

@@ -128,7 +128,8 @@ void ts_timers_each_record(void (*fn)(const ts_thread_record *r, void *ctx), voi
 typedef struct ts_recording {
     int64_t first, last; /* drop the steps before `first`, stop after step `last`; 0: no limit */
     int64_t before;      /* number of steps that ended before the recording */
-    bool trace, flight;  /* keep an event per call: the first ones, or with flight the latest */
+    bool trace, flight;  /* trace: keep an event per call, of the first calls; flight: of the latest
+                            calls instead */
     bool detail;         /* divide the time of backends' rows into parts (ts_part) */
 } ts_recording;
 /** Configures the next recording. */

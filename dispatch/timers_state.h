@@ -31,9 +31,11 @@ struct ts_timers {
                               timers move it forward */
     ts_timers *next; /* list of ended threads' timers */
     int64_t period;  /* timing period of this thread's last stamp; 0: no stamp since the reset */
-    int64_t reset;   /* ts_timing.reset at the last stamp; if it is older, the cells are ignored */
+    int64_t reset;   /* value of ts_timing.reset at the last stamp; the cells are ignored if
+                      ts_timing.reset has changed since */
     int thread_id;
-    int threads; /* merged threads with a call, this one included; 0: none was merged */
+    int threads; /* number of merged threads that made a call, this thread included; 0: no thread
+                    was merged into it */
     atomic_bool updated; /* an update was the last call, so the next one ends a step */
     ts_tally_table record; /* while a profile records, its rows replace the cells */
     uint32_t follows;      /* scope of the backward pass for which `following` is valid */

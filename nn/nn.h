@@ -1,4 +1,5 @@
-/** @file nn.h  Declarations shared by the files of nn/. */
+/** @file nn.h  Declarations shared by the files of nn/: modules, steps of optimizers, and the
+ * loaders of batches. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_NN_NN_H
 #define TS_NN_NN_H

@@ -1,4 +1,5 @@
-/** @file ops.h  Helpers for shape rules and public functions of all families of operators. */
+/** @file ops.h  Helpers for shape rules and public functions of all families of operators. A shape
+ * rule (`infer`) checks the arguments of a call and writes its plan (ts_plan, dispatch/op.h). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_OPS_OPS_H
 #define TS_OPS_OPS_H

@@ -38,7 +38,7 @@ enum {
     CASCADE_LEVELS = 40, /* a fold of 2^40 leaves is larger than any memory */
     TERMS = 1024,        /* terms that are buffered at a time */
     LONG_FOLD = 32,      /* least leaves of a run that is folded four leaves at a time */
-    /* distance of prefetches in such a run, in leaves; 0: the processor's prefetcher is faster */
+    /* distance of prefetches in such a run, in leaves; 0: none, only the processor's prefetcher */
     FOLD_AHEAD = VEC_ISA == VEC_IS_avx512 ? 16 : 0
 };
 

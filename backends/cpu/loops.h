@@ -25,10 +25,10 @@ typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, co
 
 /**
  * Runs loops[f->plan->compute] over f->plan->iter. Operands of another dtype than the loop's are
- * converted in blocks that fit the L1 cache. bf16 and f16 use the f32 loop if they have no loop of
- * their own, and if a call combines a tensor with a number, unless plan->pointwise is
- * TS_POINTWISE_ROUNDED (dispatch/op.h). The f32 loop receives numbers as f32; with
- * TS_POINTWISE_ROUNDED they are first rounded to bf16 or f16.
+ * converted in blocks that fit the L1 cache. bf16 and f16 use the f32 loop in two cases: if
+ * they have no loop of their own, and if a call combines a tensor with a number and
+ * plan->pointwise is not TS_POINTWISE_ROUNDED (dispatch/op.h). The f32 loop receives numbers as
+ * f32; with TS_POINTWISE_ROUNDED they are first rounded to bf16 or f16.
  * @param loops  TS_DTYPE_COUNT loops, NULL where the op is not defined
  * @param cost   approximate cycles per element; determines when to use threads
  * @return TS_ERR_DTYPE if the dtype has no loop; nothing is written then

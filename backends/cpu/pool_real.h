@@ -584,7 +584,7 @@ VEC_FN bool S(store_sparse)(ts_dtype kind, const pool_job *job, int64_t plane, T
     bool inside = S(add_at)(kind, job->x, plane * count, indices, count, size, sums, 1, 0);
     memset((uint16_t *)job->y + plane * size, 0, (size_t)size * sizeof(uint16_t));
     for (int64_t i = 0; inside && i < count; i++)
-        if (sums[indices[i]] != 0) { /* 0 if it is stored already */
+        if (sums[indices[i]] != 0) { /* 0: an equal index came before, and the sum is stored */
             S(set)(kind, job->y, plane * size + indices[i], F(set1)(sums[indices[i]]), 1);
             sums[indices[i]] = 0;
         }

@@ -29,7 +29,7 @@ typedef struct task {
 struct ts_capture {
     task *kept, *fresh; /* tasks of the graph; tasks of the running capture */
     int nkept, nfresh, part;
-    ts_part_pair *pairs; /* order of the parts of `kept`; NULL: their number */
+    ts_part_pair *pairs; /* order of the parts of `kept`; NULL: parts run by ascending number */
     int npairs, parts;   /* number of pairs; largest number of a part + 1 */
     int *state;          /* for a replay: the next task of each part, and whether it is done */
     int groups;          /* groups_run when the capture began */
