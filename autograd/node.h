@@ -333,7 +333,7 @@ TS_INLINE void ts_node_attach(ts_node *n, ts_tensor *t, int i)
     t->output = (uint8_t)i;
     t->flags |= TS_TENSOR_REQUIRES_GRAD;
     t->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
-    if (TS_UNLIKELY(before != NULL)) { /* written in place: its consumers own it through edges */
+    if (TS_UNLIKELY(before != NULL)) { /* t was written in place: consumers own `before` by edges */
         if (t->grad)
             ts_hook_move(before, n, t);
         ts_node_unref(before);

@@ -11,7 +11,7 @@ struct ts_vjp {
     ts_status (*rule)(ts_vjp_call *b);
     uint32_t saves[TS_MAX_ARGS]; /* TS_SAVE_* bits that the rule reads if argument i needs a
                                     gradient */
-    uint32_t always;             /* TS_SAVE_* bits that it always reads */
+    uint32_t always;             /* TS_SAVE_* bits that the rule always reads */
     bool view;                   /* the op is a view: the rule only maps positions */
 };
 
@@ -38,8 +38,8 @@ ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
 /**
  * Gives argument 0 the gradient grad for a part of its elements and 0 elsewhere. The part is the
  * view's result `output`, or a set of distinct positions. The engine adds the parts of a tensor
- * into one buffer, so the time is linear in the sizes of the tensor and its parts. May be called
- * once per part.
+ * into one buffer, so the time is linear in the sizes of the tensor and its parts. A rule
+ * calls it once for each part.
  */
 ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *grad);
 ts_status ts_rule_give_positions(ts_vjp_call *b, ts_tensor *grad, const ts_positions *at);

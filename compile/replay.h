@@ -107,8 +107,8 @@ void ts_notes_end(ts_notes *n);
 /** Records in n->why that the call cannot be replayed because of `what`, unless an earlier reason
  *  is there. site: call site, or NULL. */
 void ts_notes_refuse(ts_notes *n, const char *what, const void *site);
-/** ts_notes_refuse() for the calling thread's compiled call, which there must be. Does nothing if
- *  its replays are off. */
+/** ts_notes_refuse() for the compiled call that the calling thread runs; it must run one. Does
+ *  nothing if the call's replays are off. */
 void ts_notes_unrepeatable(const char *what);
 /** Assigns the waiting cells for argument `arg` of f's op to the argument's numbers, which start at
  *  index `first` of the recording. If there are more or fewer cells than numbers, the call cannot

@@ -98,9 +98,9 @@ TS_INLINE ts_thread *ts_thread_self(void)
         ts_thread_init(thread);
     return thread;
 }
-/** Opens the root block of a thread. */
+/** Opens the root scope of a thread. */
 void ts_blocks_begin(ts_thread *thread);
-/** Ends all open blocks of a thread, when it ends. */
+/** Ends all open scopes of a thread, when it ends. */
 void ts_blocks_end(ts_thread *thread);
 /** Reads the environment variable TS_DEBUG. */
 void ts_scopes_from_environment(void);

@@ -35,7 +35,7 @@ ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts
 
 /**
  * Delivers `made` to f->rets and takes over the references. `made` are the results of a kernel that
- * creates its own, or of a second run of f's call (in f32, or on the CPU). In f->rets
+ * creates its own results, or of a second run of f's call (in f32, or on the CPU). In f->rets
  *  - a destination gets the values by a copy. Its version is incremented, and its bit in
  *    f->plan->delivered is set if f has a plan;
  *  - a new result of another dtype gets the values by a copy;
@@ -60,7 +60,7 @@ ts_status ts_run_whole(ts_frame *f, ts_kernel kernel);
  *  error it releases the new results. */
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel);
 /** ts_fill_run() for a caller whose time counts as the part "casts" (TS_PART_CASTS) in a profile
- *  with detail. The time of the kernel and of the allocation of results counts as theirs. */
+ *  with detail. The kernel and the allocation of results count as their own parts. */
 ts_status ts_fill_run_part(ts_frame *f, ts_kernel kernel);
 /** True if every kernel can take the tensors as they are: all are contiguous and none is cast. */
 bool ts_fill_is_plain(const ts_frame *f);

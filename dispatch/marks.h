@@ -44,8 +44,8 @@ typedef struct ts_graph_part {
     ts_tally_row *row; /* NULL: none */
     ts_work work;
 } ts_graph_part;
-/** Begins the call. Without part->row, its time belongs to the row that was active before
- *  ts_timer_own(). Does nothing if token is NULL. */
+/** Begins the call that ts_timer_own() prepared. Without part->row, its time belongs to the row
+ *  that was active before ts_timer_own(). Does nothing if token is NULL. */
 void ts_timer_part_enter(ts_thread *thread, void *token, const ts_graph_part *part);
 /** A number that identifies the recording and the thread's scope; rows of ts_graph_row() are valid
  *  while it stays the same. 0: no profile records, or memory is short. */

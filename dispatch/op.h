@@ -74,7 +74,7 @@ enum ts_pointwise {
  *  the flag they have one number per row. */
 #define TS_ROWS_SUMMED 128
 
-/** Elements of a piece of a reduction of all elements. */
+/** Elements of a piece, when a reduction of all elements runs in pieces (ts_fold_share). */
 enum { TS_PIECE = 4096 };
 /** The CPU's kernels reduce TS_FEW_ROWS or more rows of at most TS_SHORT_ROW elements in another
  *  order of operations than fewer rows. A fused group that computes such rows tile by tile
@@ -125,7 +125,7 @@ struct ts_plan {
     uint16_t widens;        /* bit i: list argument i may have bf16 and f16 members, with the same
                                results as for their f32 copies. Set and read like `rows` */
     ts_meta ret[TS_MAX_RETS]; /* sizes, dtypes and devices of the results */
-    int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS]; /* memory for these sizes, unless they are borrowed */
+    int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS]; /* memory of the sizes that are not borrowed */
     int64_t dim;            /* the dim along which the op works */
     union {                 /* numbers that the shape rule passes to the kernel, by family */
         struct {
@@ -295,10 +295,10 @@ int ts_call_describe(const char *name, const ts_value *args, int nargs, char *bu
  *  sizes and dtype. Errors name `function`: TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_DTYPE. */
 ts_status ts_check_result(const ts_frame *f, const char *function, int i, const int64_t *sizes,
                           int ndim, ts_dtype dtype);
-/** TS_ERR_STATE if f has no plan, so that no shape rule runs. The error names `function`. */
+/** TS_ERR_STATE if f has no plan, that is, if no shape rule runs. The error names `function`. */
 ts_status ts_check_rule(const ts_frame *f, const char *function);
-/** TS_ERR_DTYPE for a call whose compute dtype is none of `dtypes`, a bit per dtype, in which its
- *  kernel can compute. Names the argument that has the compute dtype, if there is one. */
+/** TS_ERR_DTYPE for a call whose compute dtype is none of `dtypes`: the dtypes in which the kernel
+ *  can compute, a bit per dtype. Names the argument that has the compute dtype, if there is one. */
 TS_COLD ts_status ts_fail_kernel_dtype(const ts_frame *f, uint16_t dtypes);
 /** Like ts_kernel_error(), for a member of a list: the message names "ARGUMENT[MEMBER]". member -1:
  *  the argument itself. */

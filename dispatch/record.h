@@ -107,7 +107,7 @@ enum {
 };
 
 /** The events of an ended thread, oldest first. Their rows are those of the table that has the
- *  list; parents count in the list. */
+ *  list; their parents are numbers in the list. */
 typedef struct ts_event_list {
     struct ts_event_list *next;
     int thread;
@@ -124,7 +124,7 @@ typedef struct ts_tally_writer {
 enum {
     TS_TALLY_WRITERS = 16,   /* a power of 2 */
     TS_TALLY_EXAMINED = 4096 /* calls of a thread whose operands are compared with earlier results;
-                                later calls save this time */
+                                later calls are not compared, to save time */
 };
 
 /** The rows of a thread. */
@@ -192,7 +192,7 @@ void ts_tally_clear(ts_tally_table *r);
 bool ts_tally_merge(ts_tally_table *to, ts_tally_table *from);
 /** Moves the events of an ended thread from blocks, of which it may have used little, to a list. */
 void ts_events_compact(ts_tally_table *r, int thread);
-/** True if a row has a call. */
+/** True if some row has a call. */
 bool ts_tally_has_calls(const ts_tally_table *r);
 /** Frees the rows and events of a table. */
 void ts_tally_free(ts_tally_table *r);

@@ -114,7 +114,8 @@ void ts_timers_record_cost(double ns, double trace_ns);
 /** The rows that a thread recorded. */
 typedef struct ts_thread_record {
     const ts_tally_table *table;
-    int thread, threads; /* threads: their number; above 1 if they were merged */
+    int thread, threads; /* threads: number of threads that recorded the rows; above 1 if
+                            threads were merged */
     double wall_ns, stamps_ns;
     double most_ns; /* the most that wall_ns can be: a thread that still ran when the profile ended
                        may count in its rows time after wall_ns was read */

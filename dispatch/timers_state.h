@@ -42,7 +42,8 @@ struct ts_timers {
     uint16_t following[TS_SCOPES_MOST]; /* forward scope -> scope of its backward calls; 0: unknown
                                          */
     int tid;           /* the system's number of the thread, while a profile records it; else 0 */
-    int64_t preempted; /* ts_preempted_ns() when the profile began; afterwards its growth */
+    int64_t preempted; /* ts_preempted_ns() when the profile began; after the profile, by
+                          how much it grew */
     int64_t wall, stamps; /* ticks of the profile's wall time and stamps, set at the end of the
                              profile or of the thread */
     int64_t most;         /* ts_thread_record.most_ns in ticks */
@@ -166,7 +167,8 @@ static inline void tag(ts_timers *t, cell *c)
         ts_device_times_tag(b, row_of(t, c), t->reset);
 }
 
-/** Adds the ticks up to now, or up to the switch off, to the calling thread's running cell. */
+/** Adds the ticks up to now to the calling thread's running cell; if timing was switched off, the
+ *  ticks up to that moment. */
 void ts_timers_close(ts_timers *t);
 /** The calling thread's timers in the current period, or NULL if out of memory. */
 ts_timers *ts_timers_of(ts_thread *thread);

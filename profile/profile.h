@@ -301,12 +301,12 @@ ts_status ts_prof_find_machine(ts_prof_machine *machine);
 /** Fills *m, whose `threads` the caller has set, with the ceilings from the file of a processor or
  *  device. Without a valid file, calls measure(ctx, m) and stores the result if it can. identity:
  *  text that differs between processors or devices; NULL: there is no file. anew: measures even if
- *  the file exists. Logs a warning if the system ran other threads during the measurement, which
- *  the file also stores. Errors: errors of measure(). */
+ *  the file exists. Logs a warning if the system ran other threads during the measurement; the
+ *  file stores this fact too. Errors: errors of measure(). */
 ts_status ts_machine_kept(const char *identity, bool anew,
                           ts_status (*measure)(void *ctx, ts_prof_machine *m), void *ctx,
                           ts_prof_machine *m);
-/** From here on ts_machine_kept() returns TS_ERR_STATE instead of measuring. */
+/** After this call ts_machine_kept() returns TS_ERR_STATE instead of measuring. */
 void ts_machine_measure_no_more(void);
 
 #endif

@@ -339,7 +339,7 @@ TS_HALF_ACCESS(f16)
         else                                                                                  \
             name##_run(d, s, n, params);                                                      \
     }
-/** The same with two operands a and b. */
+/** TS_LOOP1() with two operands a and b. */
 #define TS_LOOP2(p, name, expr)                                                               \
     VEC_FN p name##_fn(p a, p b, const void *params) { (void)params; return expr; }           \
     static __attribute__((noinline)) void name##_run(char *const *d, const int64_t *s,        \
@@ -354,7 +354,7 @@ TS_HALF_ACCESS(f16)
         else                                                                                  \
             name##_run(d, s, n, params);                                                      \
     }
-/** The same with three operands a, b and c. */
+/** TS_LOOP1() with three operands a, b and c. */
 #define TS_LOOP3(p, name, expr)                                                               \
     VEC_FN p name##_fn(p a, p b, p c, const void *params) { (void)params; return expr; }      \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
@@ -395,8 +395,8 @@ TS_HALF_ACCESS(f16)
             *(R *)(to + i * to_step) = (R)(expr);                                             \
         }                                                                                     \
     }
-/** The same with two operands a and b. The compiler also vectorizes the case that one of them is
- *  broadcast and the other contiguous. */
+/** TS_SCALAR_LOOP1() with two operands a and b. The compiler also vectorizes the case that one of
+ *  them is broadcast and the other contiguous. */
 #define TS_SCALAR_LOOP2(R, T, name, expr)                                                     \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
     {                                                                                         \

@@ -88,7 +88,7 @@ VEC_FN vu vh_to_vu(vh h) { return __builtin_convertvector(h, vu); }
 VEC_FN vh vu_to_vh(vu v) { return __builtin_convertvector(v, vh); }
 
 /* f16 to f32: exponent and mantissa at f32's bit positions are the value times 2^-112, also for
- * denormals. A result of 65536 or more has the exponent of Inf or NaN. */
+ * denormals. A result of 65536 or more comes from Inf or NaN and gets their exponent in f32. */
 VEC_FN vf vh_to_vf_f16(vh h)
 {
     vu bits = vh_to_vu(h);

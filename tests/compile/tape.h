@@ -31,7 +31,8 @@ struct ts_capture {
     int nkept, nfresh, part;
     ts_part_pair *pairs; /* order of the parts of `kept`; NULL: parts run by ascending number */
     int npairs, parts;   /* number of pairs; largest number of a part + 1 */
-    int *state;          /* for a replay: the next task of each part, and whether it is done */
+    int *state;          /* for a replay: the next task of each part, and whether the part is
+                            done */
     int groups;          /* groups_run when the capture began */
     bool whole;          /* a replay does not run tasks of other parts between those of a part,
                             because groups share memory */

@@ -47,7 +47,7 @@ static struct ts_stream *streams[8] = {&own};
 static int nstreams = 1;
 static bool broken;        /* work has failed; the next wait reports it */
 static bool deterministic; /* last value of set_deterministic */
-static _Atomic int pinned; /* live blocks */
+static _Atomic int pinned; /* live blocks of pinned memory */
 
 static void *work(void *arg)
 {
@@ -196,7 +196,7 @@ static ts_status synchronize_device(void *state, int device);
 static void host_free(void *state, int device, void *data, int64_t bytes)
 {
     (void)bytes;
-    synchronize_device(state, device); /* copies from it may be queued */
+    synchronize_device(state, device); /* copies from `data` may be queued */
     for (int i = 0; i < 8; i++)
         if (pins[i].data == data) {
             pins[i].data = NULL;
