@@ -193,7 +193,8 @@ typedef struct ts_repeat {
     bool matched;     /* the guards hold for the running call */
     bool busy;        /* a replay is running; other threads run the function meanwhile */
     int64_t since;    /* replays since the function last ran */
-    ts_array inputs, holders, leaves, outputs; /* of the structs above */
+    ts_array inputs, holders, leaves, outputs; /* ts_input_guard, ts_holder,
+                                                  ts_leaf_rule, ts_output_rule */
     ts_array fixed;                            /* ts_storage * of FIXED holders, sorted */
     ts_array numbers, rules, /* per number: uint64_t; ts_number_rule */
         sites;               /* per node: call site */

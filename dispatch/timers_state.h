@@ -77,7 +77,8 @@ struct ts_timing_state {
     _Atomic int64_t period; /* number of the timing period; grows at each start and reset */
     int64_t reset;          /* number of resets */
     _Atomic int64_t off_at; /* tick at which timing was last switched off */
-    _Atomic(const ts_backend *) device; /* records its devices' work for the profile */
+    _Atomic(const ts_backend *) device; /* the backend that records its devices' work for the
+                                           profile */
 };
 extern struct ts_timing_state ts_timing;
 

@@ -43,7 +43,7 @@ VEC_FN vd vd_sqrt(vd a)
         a[i] = __builtin_sqrt(a[i]);
     return a;
 }
-/* Adding and subtracting 2^23 (f64: 2^52) rounds the fraction away. Larger magnitudes, which have
+/* Adding and subtracting 2^23 (f64: 2^52) rounds to an integer. Larger magnitudes, which have
  * no fraction, Inf and NaN are returned unchanged. vf_copysign() restores the sign of -0. */
 VEC_FN vf vf_rint(vf a)
 {
