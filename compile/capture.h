@@ -46,8 +46,8 @@ typedef struct ts_captured {
                                  every call */
     uint32_t lanes;           /* number of scratch memories: step s uses number s % lanes, so steps
                                  that run at the same time need not share one */
-    bool branches, linear;    /* steps may run at the same time; the graph was captured in the order
-                                 of the plan nevertheless */
+    bool branches, linear;    /* branches: steps may run at the same time. linear: the captured
+                                 graph runs the steps in the order of the plan */
     _Atomic int64_t launches; /* kernel launches in the graph */
     int64_t captures;         /* captures of the whole plan so far */
     bool deterministic;       /* deterministic mode when the plan was captured */

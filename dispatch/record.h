@@ -197,13 +197,12 @@ bool ts_tally_has_calls(const ts_tally_table *r);
 /** Frees the rows and events of a table. */
 void ts_tally_free(ts_tally_table *r);
 /** Allocates and touches the memory of the next events, so that ts_event_begin() does not wait for
- *  the system inside a call. To be called if nevents has reached r->ready. */
+ *  the system inside a call. Call it if nevents has reached r->ready. */
 void ts_event_prepare(ts_tally_table *r);
 /** Begins an event for a call, or a lower layer in the event of the running call. Returns the
- *  previous value of r->open, to be passed to ts_event_end() as `before`. now: in ticks. */
+ *  previous value of r->open, which ts_event_end() takes as `before`. now: in ticks. */
 int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row *row, int64_t now);
-/** Ends a layer that ts_event_begin() began and makes event `before` the open one again. status: of
- *  the layer. */
+/** Ends a layer that ts_event_begin() began and sets r->open to `before`. status: of the layer. */
 void ts_event_end(ts_tally_table *r, int64_t before, ts_status status, int64_t now);
 /** Sets the number of the node that the running call made (ts_event.seq). Does nothing without an
  *  event, and in a backward rule. */
