@@ -52,8 +52,8 @@ typedef ts_tensor *(*ts_make)(ts_frame *f, const ts_meta *m);
 ts_status ts_enter_deferred(ts_frame *f, ts_make make, ts_kernel record);
 /** Completes the iteration space of a pointwise op after its result was allocated. */
 void ts_fill_space(ts_frame *f);
-/** Runs `kernel`, which makes its own results, and copies those that have a destination to it.
- *  Unlike ts_enter_whole() it does not set the floating-point environment. */
+/** Runs `kernel`, which creates its own results, and copies each result that has a destination to
+ *  its destination. Unlike ts_enter_whole() it does not set the floating-point environment. */
 ts_status ts_run_whole(ts_frame *f, ts_kernel kernel);
 
 /** Creates missing results, runs the kernel and increments the versions of written tensors. On an
