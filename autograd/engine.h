@@ -16,8 +16,8 @@ typedef struct ts_capture {
     ts_tensor *grad; /* owned; NULL while none has arrived */
 } ts_capture;
 
-/** Pending gradients of parts of a node's results. They are written to one tensor together when
- *  the node runs (pieces.c). */
+/** Pending gradients of parts of a node's results. When the node runs, the parts of each result are
+ *  added into one tensor (pieces.c). */
 typedef struct ts_pieces ts_pieces;
 
 /** A node of a run with the gradients that have arrived for its results (owned). */
@@ -71,12 +71,13 @@ struct ts_vjp_call {
 };
 
 /**
- * Stores g (borrowed) as a pending gradient of the part `at` of a tensor, one result of a task's
- * node. If the pending gradients have more than about twice the tensor's elements, all of them are
- * added to *slot, so time and memory are linear in the gradients and the tensor.
+ * Stores g (borrowed) as a pending gradient of the part `at` of a tensor, which is a result of a
+ * task's node. If the pending gradients have more than about twice the tensor's elements, all of
+ * them are added to *slot, so time and memory are linear in the gradients and the tensor.
  * @param all   the task's pending gradients
  * @param slot  gradient of the whole result; NULL in *slot: none arrived
- * @param end   input of the node that used the result; has the tensor's sizes and result number
+ * @param end   the input of another node that is this result; holds the tensor's sizes and its
+ *              index among the results
  */
 ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts_end *end,
                         ts_tensor *g, const ts_positions *at);
@@ -95,7 +96,8 @@ ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts
  * Runs the hooks of one kind: all PRE or POST hooks of n, or the GRAD hooks of result `output`.
  * @param edited  `count` gradients that the hooks may replace. For POST hooks they are a rule's
  *                results, borrowed from the caller's scope; for other kinds they are the run's, and
- *                each entry owns a reference. NULL after a PRE or POST hook removed the gradient
+ *                each entry owns a reference. An entry is NULL after a PRE or POST hook removed
+ *                the gradient
  * @param grads   gradients of the results, for POST hooks; NULL for other kinds
  */
 TS_COLD ts_status ts_run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, int output,

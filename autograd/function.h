@@ -25,8 +25,8 @@ TS_INLINE ts_function_call *ts_function_of(const ts_node *n)
     return (ts_function_call *)(n->args + n->nargs);
 }
 /** Checks the lists of n inputs, which may be TS_NONE, and m outputs. Errors:
- *    TS_ERR_NULL   a list with entries is NULL, or an input (then a recorded failure takes
- *                  precedence)
+ *    TS_ERR_NULL   a list with entries is NULL, or an input is NULL; for an input, a recorded
+ *                  failure takes precedence
  *    TS_ERR_STATE  a freed input
  *    TS_ERR_VALUE  n is negative, or m is not in [1, most]; `expected` names this range
  */

@@ -145,9 +145,9 @@ TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 
 /**
  * Returns the tensor to store as a gradient, owned by the caller; NULL with an error. It is g, or
- * an alias of g if g may have a gradient itself (so that no chain of gradients forms a reference
- * cycle) or must lose its history. With `history` the result keeps g's node, and ts_break_cycle()
- * breaks cycles; otherwise it has no history.
+ * an alias of g in two cases: if g may have a gradient of its own, because a chain of gradients
+ * could form a reference cycle; and if g must lose its history. With `history` the result keeps g's
+ * node, and ts_break_cycle() breaks cycles; otherwise the result has no history.
  */
 ts_tensor *ts_gradient_to_keep(ts_thread *thread, ts_tensor *g, bool history);
 
@@ -333,7 +333,7 @@ TS_INLINE void ts_node_attach(ts_node *n, ts_tensor *t, int i)
     t->output = (uint8_t)i;
     t->flags |= TS_TENSOR_REQUIRES_GRAD;
     t->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
-    if (TS_UNLIKELY(before != NULL)) { /* written in place: its consumers own it through edges */
+    if (TS_UNLIKELY(before != NULL)) { /* t was written in place: consumers own `before` by edges */
         if (t->grad)
             ts_hook_move(before, n, t);
         ts_node_unref(before);
@@ -347,8 +347,8 @@ ts_status ts_check_write(const char *op, const void *site, const ts_tensor *t, c
 
 /** After a recorded write to t: the graph of t's node may have saved t, which then owns its own
  *  history. Replaces such a saved tensor by one without elements, whose version keeps a backward
- *  from reading it. before: t's node before the write; its graph is not searched, because it was
- *  complete before this value of t could be saved, and earlier values were replaced. */
+ *  from reading it. before: t's node before the write. Its graph is not searched: that graph was
+ *  complete before this value of t existed, and earlier values in it were replaced. */
 void ts_break_write_cycle(ts_tensor *t, const ts_node *before);
 
 #endif

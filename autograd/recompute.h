@@ -1,11 +1,11 @@
 /**
  * @file recompute.h  Graphs that save slot numbers and recompute the tensors that rules read.
  *
- * While a checkpointed function runs forward, its thread has a tape. Nodes get edges as usual, but
- * they save slot numbers instead of tensors. One run of the function gives out the slots of one
- * segment. The first rule that reads a slot runs the function again, with a tape that collects the
- * tensors in the same order. Backward always uses the graph of the first run, so leaves, hooks and
- * double backward work unchanged.
+ * While a function checkpointed by ts_recompute_ex() runs forward, its thread has a tape. Nodes get
+ * edges as usual, but they save slot numbers instead of tensors. One run of the function gives out
+ * the slots of one segment. The first rule that reads a slot runs the function again, with a tape
+ * that collects the tensors in the same order. Backward always uses the graph of the first run, so
+ * leaves, hooks and double backward work unchanged.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_RECOMPUTE_H

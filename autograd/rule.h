@@ -50,7 +50,8 @@
     } while (0)
 
 /** A rule for argument 0 alone. reads: READS bits of the tensors in `expr`, which computes the
- *  argument's gradient from g, the gradient of result 0. */
+ *  argument's gradient from g, the gradient of result 0. Example:
+ *      RULE(tanh, READS_Y, ts_tanh_backward(g, Y)) */
 #define RULE(name, reads, expr) RULE_WITH(name, expr, .saves = {[0] = reads})
 /** A rule of a view, whose gradient has the same elements as g in other positions. */
 #define VIEW_RULE(name, expr) RULE_WITH(name, expr, .view = true)
@@ -73,6 +74,7 @@
         return TS_OK;                                                                              \
     }                                                                                              \
     const ts_vjp ts_vjp_##name = {.rule = name##_rule, .saves = {EACH(SAVE_PART, __VA_ARGS__)}};
+/* Helpers of RULES_OF(): EACH(part, ...) applies the macro `part` to two or three triples. */
 #define GIVE_PART(i, reads, expr) GIVE(i, expr);
 #define SAVE_PART(i, reads, expr) [i] = (reads),
 

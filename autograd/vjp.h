@@ -11,7 +11,7 @@ struct ts_vjp {
     ts_status (*rule)(ts_vjp_call *b);
     uint32_t saves[TS_MAX_ARGS]; /* TS_SAVE_* bits that the rule reads if argument i needs a
                                     gradient */
-    uint32_t always;             /* TS_SAVE_* bits that it always reads */
+    uint32_t always;             /* TS_SAVE_* bits that the rule always reads */
     bool view;                   /* the op is a view: the rule only maps positions */
 };
 
@@ -38,14 +38,14 @@ ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
 /**
  * Gives argument 0 the gradient grad for a part of its elements and 0 elsewhere. The part is the
  * view's result `output`, or a set of distinct positions. The engine adds the parts of a tensor
- * into one buffer, so the time is linear in the sizes of the tensor and its parts. May be called
- * once per part.
+ * into one buffer, so the time is linear in the sizes of the tensor and its parts. A rule
+ * calls it once for each part.
  */
 ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *grad);
 ts_status ts_rule_give_positions(ts_vjp_call *b, ts_tensor *grad, const ts_positions *at);
 /**
- * Takes the sum of the gradients that argument i has received in this run, so that the rule gives
- * the sum of that gradient and its own, computed by one kernel. NULL without an error if the
+ * Takes the sum of the gradients that argument i has received in this run, so that one kernel can
+ * compute the rule's gradient and add it to that sum. NULL without an error if the
  * argument is a leaf or needs no gradient in this run, if no gradient has arrived, if its dtype or
  * device is not that of `like`, or if the run or a hook must see the rule's own gradient. The
  * current scope owns the gradient. The rule must call ts_rule_give() for the argument afterwards,

@@ -39,8 +39,8 @@ TS_API int compare_gpt_explain(const compare_gpt *g);
 /** Runs one eager step. bytes receives 3 numbers, host memory of the library in use: before the
  *  step (parameters, state, data), after its forward (with saved tensors), and the peak. */
 TS_API int compare_gpt_memory(compare_gpt *g, int64_t *bytes);
-/** Sets *bytes to the peak of the bytes in use on the default device since the last reset. reset:
- *  resets the peak first. */
+/** Sets *bytes to the peak of the bytes in use on the default device since the last reset. If
+ *  `reset` is true, resets the peak first. */
 TS_API int compare_gpt_peak(bool reset, int64_t *bytes);
 
 #endif

@@ -38,7 +38,7 @@ static int clock_by_value(const void *a, const void *b)
 static ts_status clock_median(ts_status (*run)(void *ctx, int i), void *ctx, int calls, double *us)
 {
     double times[CLOCK_BATCHES];
-    for (int batch = -1; batch < CLOCK_BATCHES; batch++) { /* the first one warms up */
+    for (int batch = -1; batch < CLOCK_BATCHES; batch++) { /* batch -1 warms up */
         TS_SCOPE;
         double ms;
         TS_TRY(ts_mm(clock_delay, clock_delay));

@@ -47,7 +47,7 @@ struct ts_compiled {
     _Atomic bool timed;    /* a trial is running */
     _Atomic int64_t fastest[2]; /* nanoseconds of the trial's fastest call, eager and recorded */
     _Atomic int64_t eager; /* calls that ran without a recording (small.c) */
-    _Atomic int64_t eager_end; /* calls run without a recording while `eager` is below */
+    _Atomic int64_t eager_end; /* calls run without a recording while `eager` < eager_end */
     _Atomic int64_t small_inputs; /* calls whose inputs have more elements are recorded */
 };
 
@@ -78,11 +78,11 @@ void ts_compiled_ran(ts_compiled *c, ts_exec *e);
 
 /** Sets e->small and e->tried of a new plan. */
 void ts_small_set(ts_exec *e);
-/** Sets how many calls run without a recording, after the plan of a recording was found; NULL:
- *  there is none. The caller holds c->lock. */
+/** Sets how many of the next calls run without a recording. Call it after every recording. e: the
+ *  plan of the recording; NULL: it has none. The caller holds c->lock. */
 void ts_small_recorded(ts_compiled *c, const ts_exec *e);
-/** True if a call runs without a recording, and counts it. Such calls take about as long as the
- *  function's lock, so it takes none. */
+/** True if a call runs without a recording, and counts it. Such calls are about as short
+ *  as taking the function's lock, so ts_small_is_eager() does not take it. */
 bool ts_small_is_eager(ts_compiled *c, ts_tensor *const *inputs, int ninputs);
 /** Counts a call that is recorded or replayed. */
 void ts_small_count(ts_compiled *c, ts_tensor *const *inputs, int ninputs);

@@ -12,7 +12,7 @@
  *  cannot be captured. */
 typedef enum stage { COLD, SEEN, READY, CAPTURED, REFUSED } stage;
 
-/** Where a step runs: in the graph, before it or after it. */
+/** Where a step runs: in the device graph, or call by call before or after the graph. */
 typedef enum where { INSIDE, BEFORE, AFTER } where;
 
 /** The storages and numbers that a step uses, and where it runs. */
@@ -41,12 +41,13 @@ typedef struct ts_captured {
     bool calls_outside; /* some steps run before or after the graph */
     ts_capture *capture; /* the backend's graph; NULL: none */
     char *arena;         /* device memory of the intermediates, owned; NULL: none */
-    int64_t planned, scratch; /* bytes of the arena: for storages; then, for each of `lanes`
-                                 scratch memories, those that a call needs */
+    int64_t planned, scratch; /* bytes: the arena has `planned` bytes for storages, then
+                                 `lanes` scratch memories of `scratch` bytes, which suffice for
+                                 every call */
     uint32_t lanes;           /* number of scratch memories: step s uses number s % lanes, so steps
                                  that run at the same time need not share one */
-    bool branches, linear;    /* steps may run at the same time; the graph was captured in the order
-                                 of the plan nevertheless */
+    bool branches, linear;    /* branches: steps may run at the same time. linear: the captured
+                                 graph runs the steps in the order of the plan */
     _Atomic int64_t launches; /* kernel launches in the graph */
     int64_t captures;         /* captures of the whole plan so far */
     bool deterministic;       /* deterministic mode when the plan was captured */
@@ -69,9 +70,9 @@ static inline const touch *touches_of(const ts_captured *k, const part *p)
 /** Analyses a plan at its first run: its parts, its device, and the calls that run before or after
  *  the graph. Refuses a plan that cannot be captured. False if out of memory. */
 bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l);
-/** Assigns arena offsets to the storages on the graph's device that are neither outside nor held,
- *  except those inside a group that has a kernel. The plan must have run, because a group gets its
- *  kernel in a run. False if out of memory. */
+/** Assigns arena offsets to the storages on the graph's device that are neither `outside` nor
+ *  `held` (ts_plan_storage). Storages inside a group that has a kernel get none. The plan must have
+ *  run, because a group gets its kernel in a run. False if out of memory. */
 bool ts_captured_assign_offsets(ts_captured *k, const ts_exec *e);
 /** Adds a ts_part_pair to *pairs for each step of the graph that must run after another
  *  (branches.c); pairs that follow from other pairs may be missing. The steps must have been

@@ -276,8 +276,8 @@ ts_group_part ts_fold_part(const ts_frame *f);
 /** True if a value can be in a group with folds over s's space: it is contiguous with the space's
  *  elements, or broadcast to them. */
 bool ts_fold_fits(const ts_graph *g, const ts_graph_value *v, const ts_step *s);
-/** True if a value of a group with folds over s's space has the sizes of their results, except for
- *  dims of size 1, and is contiguous. */
+/** True if a value of a group with folds over s's space has the sizes of the folds' results, except
+ *  for dims of size 1, and is contiguous. */
 bool ts_fold_is_result(const ts_graph *g, const ts_graph_value *v, const ts_step *s);
 /** True if the group has a reduction of all elements of its space: all its tensors are contiguous,
  *  or have one element. */
@@ -395,8 +395,9 @@ void ts_arenas_from_environment(void);
  *  program has replaced its reduction of all elements; elsewhere as one kernel, or call by call if
  *  the device refuses the kernel. Errors: TS_ERR_MEMORY, and errors of the kernel or the calls. */
 ts_status ts_group_run(const ts_run *r, const ts_step *s);
-/** Least number of elements in a run of contiguous elements, times the calls of the group: a run
- *  takes about as long to begin as one call takes for this many elements. */
+/** A run is a row of contiguous elements. Beginning a run takes about as long as one call takes for
+ *  this many elements, so a group is narrow if the length of its runs times its number of calls is
+ *  less. */
 enum { TS_RUN_WORK = 96 };
 /** True if tiles of a group cost more than they save: it has few calls, its tensors have short runs
  *  of contiguous elements, and they fit the caches. */

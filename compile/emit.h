@@ -94,7 +94,7 @@ typedef struct ts_code_writer {
 /** Registers of a node's result and operands. Vector and mask registers are numbered from 0. */
 typedef struct ts_emit_registers {
     int8_t to, in[3], scratch; /* in: -1: a number, which the instruction reads from the table */
-    int8_t copy; /* a turn of the loop computes several vectors; the index of this one */
+    int8_t copy; /* an iteration of the loop computes several vectors; the index of this one */
 } ts_emit_registers;
 
 /** An instruction set with its encoder. Masks are in mask registers if `masks`, else in vector
@@ -116,12 +116,12 @@ typedef struct ts_machine {
      *  stores are masked. */
     void (*node)(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
                  ts_emit_registers r, bool tail);
-    /** Begins a loop whose turns compute `copies` whole vectors, and returns its address, which
-     *  loop_end() takes as `start`. *skip receives the place after the branch that skips the
+    /** Begins a loop whose iterations compute `copies` whole vectors, and returns its address,
+     *  which loop_end() takes as `start`. *skip receives the place after the branch that skips the
      *  loop. */
     uint8_t *(*loop)(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t **skip);
-    /** Ends the loop: advances the operands, branches to `start` while a turn's elements are left,
-     *  and completes the branch before `skip`. */
+    /** Ends the loop: advances the operands, branches to `start` while the elements of one more
+     *  iteration are left, and completes the branch before `skip`. */
     void (*loop_end)(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t *start,
                      uint8_t *skip);
     /** Begins the part for a run's last elements. Returns the place after the branch that skips the

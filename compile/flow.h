@@ -22,7 +22,7 @@ bool ts_flow_begin(ts_flow *f, uint32_t vertices);
 bool ts_flow_add(ts_flow *f, uint32_t from, uint32_t to, int64_t capacity);
 /**
  * Finds the minimum cut between source and sink that has the fewest vertices on the source's side.
- * May be called once per network, because it uses up the capacities.
+ * Call it once per network, because it uses up the capacities.
  * @param reached   receives one bool per vertex: whether it is on the source's side
  * @param capacity  receives the sum of the capacities of the cut's edges. If it is at least
  *                  TS_FLOW_UNLIMITED, each cut contains an unlimited edge, and `reached` is not a

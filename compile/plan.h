@@ -140,10 +140,10 @@ bool ts_plan_drop_cats(maker *m, bool *some);
  *  of its arguments. Returns false, and adds nothing, if the device cannot compute the node in the
  *  product's epilogue or if that saves no memory traffic (epilogue.c). */
 bool ts_plan_join_product(maker *m, uint32_t i);
-/** Finds the group that node i can join with the most bytes saved, among the latest steps from
- *  `after` on that use its storages (maker.recent), and sets *saved to these bytes; of groups that
- *  save the same, the last. UINT32_MAX: there is none. The sizes of v are the node's iteration
- *  space.
+/** Returns the step that node i can join with the most bytes saved, and sets *saved to these bytes.
+ *  Searches the latest steps from `after` on that use the node's storages (maker.recent). If
+ *  several save the same, returns the last; if there is none, UINT32_MAX. The sizes of v are the
+ *  node's iteration space.
  *
  *  Node i and the group share a storage. Only a recomputed call may join the last step without a
  *  shared storage, because the next call reads its result, and often that of the last step too. */

@@ -107,8 +107,8 @@ void ts_notes_end(ts_notes *n);
 /** Records in n->why that the call cannot be replayed because of `what`, unless an earlier reason
  *  is there. site: call site, or NULL. */
 void ts_notes_refuse(ts_notes *n, const char *what, const void *site);
-/** ts_notes_refuse() for the calling thread's compiled call, which there must be. Does nothing if
- *  its replays are off. */
+/** ts_notes_refuse() for the compiled call that the calling thread runs; it must run one. Does
+ *  nothing if the call's replays are off. */
 void ts_notes_unrepeatable(const char *what);
 /** Assigns the waiting cells for argument `arg` of f's op to the argument's numbers, which start at
  *  index `first` of the recording. If there are more or fewer cells than numbers, the call cannot
@@ -193,7 +193,8 @@ typedef struct ts_repeat {
     bool matched;     /* the guards hold for the running call */
     bool busy;        /* a replay is running; other threads run the function meanwhile */
     int64_t since;    /* replays since the function last ran */
-    ts_array inputs, holders, leaves, outputs; /* of the structs above */
+    ts_array inputs, holders, leaves, outputs; /* ts_input_guard, ts_holder,
+                                                  ts_leaf_rule, ts_output_rule */
     ts_array fixed;                            /* ts_storage * of FIXED holders, sorted */
     ts_array numbers, rules, /* per number: uint64_t; ts_number_rule */
         sites;               /* per node: call site */

@@ -15,10 +15,10 @@ typedef struct ts_rewrite {
     const uint64_t *numbers; /* those of the recording */
     uint32_t *written; /* per storage: the last call so far that writes it, + 1 */
     uint32_t *used;    /* per storage: the last call of all that uses it, + 1 */
-    bool *shared;      /* per storage: it is outside, or a call writes it that did not create it */
+    bool *shared;      /* per storage: it is outside, or a call that did not create it writes it */
     uint32_t *same;    /* per value: the value that has replaced it; itself if none has */
     size_t bytes;      /* of these arrays, which are one block */
-    uint32_t looked_for; /* of ts_rewrite_is_written() */
+    uint32_t looked_for; /* ts_rewrite_is_written(): the storage; `found`: a call writes it */
     bool found;
 } ts_rewrite;
 

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** The bits that hashes of recordings keep. With few bits, plans of other recordings have the same
- *  hash. */
+/** Mask of the bits that hashes of recordings keep. With few bits, different recordings get equal
+ *  hashes. */
 extern uint64_t ts_plan_hash_mask;
 /** Elements of a tile of a group on the CPU, in groups that run for the first time; 0: the library
  *  chooses them (tile.c). */

@@ -46,8 +46,8 @@ void ts_tile_order_dims(tile_value *values, uint32_t nvalues, const ts_step *s, 
  *  @param split  the first dim of a row, or ndim; receives the divided dim
  *  @param chunk  receives a tile's elements of the divided dim
  *  @param inner  receives the product of the dims after it
- *  @return the elements of the divided dim in the last tile, if it takes a rest of too few rows;
- *          else *chunk */
+ *  @return the elements of the divided dim in a larger last tile, which also takes the rest if that
+ *          has too few rows for a tile; else *chunk */
 int64_t ts_tile_divide(const int64_t *sizes, int ndim, int64_t n, int *split, int64_t *chunk,
                        int64_t *inner);
 

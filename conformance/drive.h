@@ -58,7 +58,8 @@ typedef struct ts_sample_run {
                          checkers such as sanitizers */
     bool small;       /* skips large cases, for lower kernel variants and emulators */
     bool few; /* tests values in two layouts, LAYOUT_CONTIGUOUS and LAYOUT_MIXED, as bf16 and f16
-                 always are; compares every fourth element of a gradient with differences */
+                 always are; compares every fourth element of a gradient with central
+                 differences */
     void *ctx;
     /** NULL, or called before arguments are generated for a case. */
     void (*begins)(void *ctx, const ts_case *c);
@@ -116,7 +117,7 @@ typedef struct ts_made {
 bool made_build(ts_made *m, const ts_case *c, double *const *values);
 void made_free(ts_made *m);
 /** NULL, or the text of an error: an unwritten argument or its version changed, the version of a
- *  written one did not, or a write went outside a tensor. */
+ *  written argument did not change, or a write went outside a tensor. */
 const char *made_intact(const ts_made *m);
 /** Fills r with copies of the arguments as a reference sees them. Free it with ref_close(). */
 void ref_open(ts_ref *r, const ts_case *c, const ts_made *m);

@@ -1,6 +1,6 @@
 /**
- * @file alloc.h  Host memory: per-thread free lists for small blocks; one region, in which free
- * neighbours merge, for the rest.
+ * @file alloc.h  The allocator of host memory. Blocks of up to TS_SMALL_MAX bytes come from free
+ * lists of the calling thread; larger blocks come from one region, in which free neighbours merge.
  *
  * Blocks are 64-byte aligned. The caller passes the block's size to ts_free(), so small blocks have
  * no header. A thread that frees a block of another thread's heap pushes it to that heap's
@@ -13,7 +13,7 @@
 #include "core/thread.h"
 
 #define TS_SMALL_MAX 8192   /* bytes; larger blocks come from the region */
-#define TS_SMALL_CLASSES 25 /* size classes of small blocks, that of tensor headers included */
+#define TS_SMALL_CLASSES 25 /* number of size classes, the class of tensor headers included */
 /** Size class of tensor headers. Its slabs hold headers only, so a stale tensor handle always
  *  points to a header. */
 #define TS_HEADER_CLASS 24
@@ -26,7 +26,7 @@ struct ts_heap {
     char *bump[TS_SMALL_CLASSES];  /* start of the unused rest of the class's newest slab */
     char *limit[TS_SMALL_CLASSES]; /* end of that slab */
     _Atomic(void *) remote;        /* first block freed by another thread, linked like `free` */
-    ts_heap *next;                 /* next orphan: a heap whose thread has ended */
+    ts_heap *next;                 /* next in the list of orphans: heaps of ended threads */
 };
 
 /** Header at the start of a slab. A slab is TS_SLAB_BYTES of memory, aligned to its size, that

@@ -19,8 +19,8 @@
 #define TS_COUNTOF(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
 /* Placed before a loop. TS_UNROLL(n): unrolls n iterations, or all if there are fewer.
- * TS_INDEPENDENT: no iteration reads memory that another writes. Empty for clang, whose vectorised
- * loops check this at run time. */
+ * TS_INDEPENDENT: no iteration reads memory that another writes. TS_INDEPENDENT is empty for clang,
+ * whose vectorised loops check this at run time. */
 #define TS_PRAGMA(words) _Pragma(#words)
 #ifdef __clang__
 #define TS_UNROLL(n) TS_PRAGMA(unroll n)

@@ -6,12 +6,12 @@
 
 #include "core/base.h"
 
-/** *out = a * b; false on overflow or a negative operand. */
+/** *out = a * b. False on overflow or a negative operand; *out is then undefined. */
 TS_INLINE bool ts_mul_size(int64_t a, int64_t b, int64_t *out)
 {
     return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out);
 }
-/** *out = a + b; false on overflow or a negative operand. */
+/** *out = a + b. False on overflow or a negative operand; *out is then undefined. */
 TS_INLINE bool ts_add_size(int64_t a, int64_t b, int64_t *out)
 {
     return a >= 0 && b >= 0 && !__builtin_add_overflow(a, b, out);

@@ -1,5 +1,5 @@
-/** @file convert.h  Converts one value between dtypes, with the rounding that scalars and copies
- * share. */
+/** @file convert.h  Converts one value between dtypes. Boxed scalars and copies of tensors use
+ * these functions, so both round alike. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_CONVERT_H
 #define TS_CORE_CONVERT_H
@@ -27,8 +27,8 @@ TS_INLINE uint16_t ts_f32_to_bf16(float x)
 /** Converts f16 to f32 exactly; a NaN becomes quiet. */
 TS_INLINE float ts_f16_to_f32(uint16_t h)
 {
-    /* With exponent and fraction at f32's bit positions, the number is the value times 2^-112. An
-     * exponent of all ones marks Inf or NaN, which `special` then adds. */
+    /* f16's exponent and fraction, moved to f32's bit positions, are the value times 2^-112. An
+     * exponent of all ones marks Inf or NaN: `special` adds f32's bits for it. */
     uint32_t bits = (uint32_t)(h & 0x7fff) << 13, special = h & 0x3ff ? 0x7fc00000 : 0x7f800000;
     float x;
     memcpy(&x, &bits, 4);
@@ -82,7 +82,8 @@ TS_INLINE float ts_odd_f32_of(int64_t i)
         (double)(large ? (i & ~INT64_C(0x7ff)) | (int64_t)((i & 0x7ff) != 0) << 11 : i));
 }
 
-/* NaN and values out of range become the most negative integer, as on x86, on every ISA. */
+/* Convert to an integer, rounding towards 0. NaN and values out of range become the most negative
+ * integer, as x86 instructions do, on every ISA. */
 TS_INLINE int64_t ts_trunc_i64(double x)
 {
     return x >= -9.2233720368547758e18 && x < 9.2233720368547758e18 ? (int64_t)x : INT64_MIN;

@@ -1,4 +1,6 @@
-/** @file device.h  Internal access to devices through their backends' structs. */
+/** @file device.h  Internal access to devices: memory, copies and counters. The functions here are
+ * implemented by core/device.c, which calls the functions in the device's struct ts_backend
+ * (include/tessera/backend.h). The CPU and META have no such struct. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_DEVICE_H
 #define TS_CORE_DEVICE_H

@@ -26,9 +26,10 @@ TS_COLD ts_status ts_fail_op(ts_status code, const char *op, const void *site, c
 /** Error for a NULL argument: keeps a recorded failure, which caused the NULL; otherwise records
  *  TS_ERR_NULL for `argument`. Returns the record's code. */
 TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *argument);
-/** Checks a frame or call that the library passed to a callback, and the callback to a public
- *  function: TS_ERR_NULL for NULL. name: the parameter's name in the header. The status is a
- *  constant on both paths, so the compiler can move the error path out of line. */
+/** Checks the argument `call` of a public function: a frame or call that the library passed to a
+ *  callback, which passes it on. TS_ERR_NULL if it is NULL. name: the parameter's name in the
+ *  header. The status is a constant on both paths, so the compiler can move the error path out of
+ *  line. */
 #define TS_CHECK_LENT(call, name)                                                                  \
     (TS_LIKELY((call) != NULL)                                                                     \
          ? (ts_status)TS_OK                                                                        \

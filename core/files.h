@@ -39,7 +39,7 @@ typedef struct ts_file_table {
 
 extern ts_file_table ts_files;
 
-/** Formats a path, to be freed by ts_sys_free(). On failure NULL with TS_ERR_MEMORY. */
+/** Formats a path; the caller frees it with ts_sys_free(). NULL with TS_ERR_MEMORY. */
 char *ts_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /** Records "cannot WHAT 'PATH': " and the reason in errno. Returns TS_ERR_IO, or TS_ERR_MEMORY for
  *  ENOMEM. */
@@ -57,9 +57,9 @@ void ts_file_close(int fd);
 
 /**
  * Replaces path by a new file: writes a temporary file in the same folder, flushes it, renames it
- * and flushes the folder. The new file has the mode of the old one, or 0666 less the umask. A
- * symbolic link is replaced, not followed. After an error before the rename, path is unchanged and
- * the temporary file is removed.
+ * and flushes the folder. The new file has the mode of the old one; without an old file, 0666 less
+ * the umask. A symbolic link is replaced, not followed. After an error before the rename, path is
+ * unchanged and the temporary file is removed.
  * @param write  writes the file's data; `temporary` is the path of the temporary file. Its error is
  *               returned
  */
@@ -70,7 +70,7 @@ ts_status ts_file_replace(const char *op, const char *path,
 ts_status ts_folder_open(const char *op, const char *path, int *fd);
 /** Flushes a folder's entries to disk; no error if the file system does not support it. */
 ts_status ts_folder_sync(const char *op, const char *path, int fd);
-/** Path of the folder that contains `path`, to be freed by ts_sys_free(). NULL with
+/** Path of the folder that contains `path`; the caller frees it with ts_sys_free(). NULL with
  *  TS_ERR_MEMORY. */
 char *ts_folder_of(const char *path);
 

@@ -1,7 +1,9 @@
 /**
  * @file float_env.h  The floating-point environment that kernels compute in.
  *
- * Results do not depend on the program's rounding mode or flush-to-zero setting.
+ * Results do not depend on the program's rounding mode or flush-to-zero setting: if these differ
+ * from the default, the generic entries (dispatch/fill.c, enter.c) set the default with
+ * TS_PLAIN_FLOATS while a kernel runs.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_FLOAT_ENV_H

@@ -49,8 +49,8 @@ typedef struct ts_hooks {
     /** compile/lazy.c: number of references to s that the calling thread's recording and all
      *  replays own. */
     int32_t (*holds)(const ts_storage *s);
-    /** compile/lazy.c: locks a leaf's node until the calling thread's recording, which adds to its
-     *  gradient, has run. */
+    /** compile/lazy.c: locks a leaf's node until the calling thread's recording, which adds to the
+     *  leaf's gradient, has run. */
     ts_status (*hold_leaf)(ts_node *leaf);
     /** layers/autocast.c: runs body under the autocast state of an earlier call. */
     ts_status (*run_autocast)(uint32_t state, ts_status (*body)(void *ctx), void *ctx);
@@ -60,13 +60,14 @@ typedef struct ts_hooks {
 
 extern ts_hooks ts_above;
 
-/** Counts changes of the state that replays depend on but do not compare themselves: registered
- *  kernels and layers, requires_grad and hooks of tensors, modules and optimizers. A replay runs
- *  the plan of an earlier compiled call instead of the function (compile/). */
+/** A replay runs the plan of an earlier compiled call instead of the compiled function
+ *  (compile/replay.h). ts_epoch counts changes of state on which replays depend and which they do
+ *  not compare: registered kernels and layers, requires_grad and hooks of tensors, modules and
+ *  optimizers. */
 extern _Atomic uint64_t ts_epoch;
 /** Number of replays that hold storages. */
 extern _Atomic int32_t ts_replays;
-/** Counts a change: no earlier call can be replayed any more. */
+/** Counts a change. Compiled calls that were recorded before it can no longer be replayed. */
 TS_INLINE void ts_epoch_ends(void)
 {
     atomic_fetch_add_explicit(&ts_epoch, 1, memory_order_relaxed);

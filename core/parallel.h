@@ -40,7 +40,7 @@ typedef void (*ts_parallel_body)(void *ctx, int64_t begin, int64_t end);
 void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *ctx);
 
 /** Fixes ts_num_threads() for the calling thread, so that memory sized by it suits the loops that
- * follow, even if another thread sets a new number. Each call needs one of ts_threads_unpin(). */
+ * follow, even if another thread sets a new number. Pair each call with ts_threads_unpin(). */
 void ts_threads_pin(void);
 void ts_threads_unpin(void);
 

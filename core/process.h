@@ -29,9 +29,9 @@ typedef struct ts_process_hooks {
 } ts_process_hooks;
 extern ts_process_hooks ts_before_fork, ts_after_fork, ts_in_child, ts_at_end;
 
-/** Adds a lock or a hook, unless `entry` is in use. The entry stays in the list, so it must live as
- *  long as the library. Call these only while the library loads, in the thread that loads it: the
- *  lists have no lock. */
+/** Adds a lock or a hook. Does nothing if `entry` is already in a list. `entry` is memory of the
+ *  caller that stays valid as long as the library. Call these only while the library loads, in the
+ *  thread that loads it: the lists have no lock. */
 void ts_fork_add_lock(ts_guarded_lock *entry, pthread_mutex_t *lock);
 void ts_process_add_hook(ts_process_hooks *list, ts_process_hook *entry, void (*hook)(void));
 #define TS_ADD_HOOK(list, hook)                                                                    \
@@ -67,9 +67,13 @@ void ts_process_break_locks(void);
  *  the forking thread. */
 #define TS_FORK_IN_CHILD(hook) TS_ADD_HOOK(&ts_in_child, hook)
 
-/** Registers the exit() handler that notes the end of the process. Call it when the library loads
- * and when one of its first two threads begins to use it; also after other libraries have
- * registered exit() handlers before which this handler must run (they run in reverse order). */
+/**
+ * Registers the exit() handler that notes the end of the process. exit() runs handlers in the
+ * reverse order of their registration, so this function is called several times: when the library
+ * loads, when each of the first two threads begins to use the library, and after another library
+ * has registered a handler before which this one must run. The hooks of TS_PROCESS_AT_END() run
+ * once, in the first of these handlers that exit() calls.
+ */
 void ts_process_watch_end(void);
 /** Registers a hook that runs at process end, before the destructors of other libraries. */
 #define TS_PROCESS_AT_END(hook) TS_ADD_HOOK(&ts_at_end, hook)

@@ -11,9 +11,9 @@
 
 #define TS_NO_REGION UINT32_MAX
 
-/** Callbacks of a recorder: that of a trace (tracing/layer.c) or of a compiled call
- *  (compile/notes.c), whose struct begins with this one. A recorder receives the events of its own
- *  thread only. */
+/** Callbacks of a recorder. The recorders of traces (tracing/layer.c) and of compiled calls
+ *  (compile/notes.c) are structs that begin with a ts_recorder. A recorder receives only the events
+ *  of the thread that it records. */
 struct ts_recorder {
     /** Starts the region `name`, a group of calls that ends with leave(). TS_NO_REGION if its calls
      *  are not recorded. */

@@ -59,7 +59,8 @@ TS_INLINE ts_kind ts_kind_of(ts_dtype dtype, int ndim, ts_device device)
 /** Shape, dtype and device of a tensor that may not exist yet; sizes are borrowed. */
 typedef struct ts_meta {
     const int64_t *sizes;
-    int64_t numel; /* 0: empty, or not computed; the sizes are then not yet checked */
+    int64_t numel; /* 0: no elements, or not computed; if not computed, the sizes are
+                      unchecked too */
     TS_KIND_MEMBERS;
 } ts_meta;
 
@@ -214,7 +215,7 @@ TS_INLINE bool ts_tensor_take_address(ts_tensor *t)
         return false;
     if (ts_is_promised(t->data))
         t->data = (char *)s->data + (t->data - (char *)s->foreign);
-    if (t->keys & TS_KEYSET(TS_KEY_LAZY)) /* other threads may read the keys */
+    if (t->keys & TS_KEYSET(TS_KEY_LAZY)) /* no needless store: other threads may read the keys */
         t->keys &= ~TS_KEYSET(TS_KEY_LAZY);
     return true;
 }
@@ -265,7 +266,7 @@ TS_INLINE ts_tensor *ts_tensor_ref(ts_tensor *t)
  *  one. */
 ts_tensor *ts_scope_disown(ts_tensor *t);
 
-/** Adds an owned reference at the front of the block's list. */
+/** Adds an owned reference at the front of the list of an open scope (ts_block). */
 TS_INLINE ts_tensor *ts_block_put(ts_block *b, ts_tensor *t)
 {
     t->next = b->first;

@@ -1,4 +1,5 @@
-/** @file testing.h  Hooks for the library's own tests. */
+/** @file testing.h  Variables and functions that only the library's own tests use, to inject faults
+ * and to replace measurements. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_TESTING_H
 #define TS_CORE_TESTING_H

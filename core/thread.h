@@ -40,7 +40,7 @@ enum {
     ts_autocast_region *region; /* innermost autocast region; NULL: none */                        \
     uint32_t autocast;          /* ts_autocast_state */                                            \
     bool no_cast_cache;         /* the autocast region does not cache casts */                     \
-    bool casting;   /* the AUTOCAST layer runs a cast of its own; layers below mark it */          \
+    bool casting;   /* AUTOCAST runs a cast that it inserted, which a trace marks */               \
     uint16_t depth; /* nesting depth of calls */
 typedef struct ts_modes {
     TS_THREAD_MODES
@@ -98,9 +98,9 @@ TS_INLINE ts_thread *ts_thread_self(void)
         ts_thread_init(thread);
     return thread;
 }
-/** Opens the root block of a thread. */
+/** Opens the root scope of a thread. */
 void ts_blocks_begin(ts_thread *thread);
-/** Ends all open blocks of a thread, when it ends. */
+/** Ends all open scopes of a thread, when it ends. */
 void ts_blocks_end(ts_thread *thread);
 /** Reads the environment variable TS_DEBUG. */
 void ts_scopes_from_environment(void);

@@ -1,9 +1,10 @@
 /**
  * @file device_times.h  Times of device work (kernels, copies, memsets) while a profile records.
  *
- * The backend records its work; each piece carries the tag that the queuing thread had set. A tag
- * contains a row of the profile and a step, so work is assigned to rows by tag, not by time. If the
- * backend cannot record, events time its calls instead (device_events.h).
+ * A "work" is one kernel, copy or memset. The backend records its works. Each carries the tag that
+ * the queuing thread had set. A tag contains a row of the profile and a step, so works are assigned
+ * to rows by tag, not by time. If the backend cannot record, events time its calls instead
+ * (device_events.h).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_DEVICE_TIMES_H
@@ -36,8 +37,8 @@ void ts_device_times_begin(void);
 void ts_device_times_join(const ts_backend *backend);
 /** Drops the work recorded so far, at a reset. */
 void ts_device_times_drop(void);
-/** Ends recording and fetches the record from the backend. If another thread does so, returns when
- *  it has finished. Does nothing if no backend records. */
+/** Ends recording and fetches the record from the backend. If another thread is ending the
+ *  recording, waits until it has finished. Does nothing if no backend records. */
 void ts_device_times_end(void);
 /** True if a backend records, or made the last recording. Calls no backend and takes no lock. */
 bool ts_device_times_exist(void);

@@ -1,4 +1,6 @@
-/** @file entries.h  Common functions of the generic entries in the backend slots (op.h). */
+/** @file entries.h  Common functions of the generic entries. A generic entry is the function in a
+ * backend's slot of an op's table (op.h): it runs the shape rule, checks destinations, allocates
+ * results and calls the backend's kernel. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_ENTRIES_H
 #define TS_DISPATCH_ENTRIES_H
@@ -28,12 +30,12 @@ TS_INLINE bool ts_meta_fits(const ts_meta *m) { return ((uint64_t)m->numel - 1) 
  *  TS_ERR_DEVICE, TS_ERR_VALUE. */
 ts_status ts_check_given(const ts_frame *f);
 /** Checks that the destination `out` has the sizes, dtype and device of `m` and is not expanded
- *  (stride 0 in a dim of size > 1). Same errors. */
+ *  (stride 0 in a dim of size > 1). Errors: as ts_check_given(). */
 ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts_meta *m);
 
 /**
  * Delivers `made` to f->rets and takes over the references. `made` are the results of a kernel that
- * creates its own, or of a second run of f's call (in f32, or on the CPU). In f->rets
+ * creates its own results, or of a second run of f's call (in f32, or on the CPU). In f->rets
  *  - a destination gets the values by a copy. Its version is incremented, and its bit in
  *    f->plan->delivered is set if f has a plan;
  *  - a new result of another dtype gets the values by a copy;
@@ -50,19 +52,20 @@ typedef ts_tensor *(*ts_make)(ts_frame *f, const ts_meta *m);
 ts_status ts_enter_deferred(ts_frame *f, ts_make make, ts_kernel record);
 /** Completes the iteration space of a pointwise op after its result was allocated. */
 void ts_fill_space(ts_frame *f);
-/** Runs `kernel`, which makes its own results, and copies those that have a destination to it.
- *  Unlike ts_enter_whole() it does not set the floating-point environment. */
+/** Runs `kernel`, which creates its own results, and copies each result that has a destination to
+ *  its destination. Unlike ts_enter_whole() it does not set the floating-point environment. */
 ts_status ts_run_whole(ts_frame *f, ts_kernel kernel);
 
 /** Creates missing results, runs the kernel and increments the versions of written tensors. On an
  *  error it releases the new results. */
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel);
-/** ts_fill_run() within the part "casts" of a call; a profile with detail charges the kernel and
- *  the allocation of results to their own parts. */
+/** ts_fill_run() for a caller whose time counts as the part "casts" (TS_PART_CASTS) in a profile
+ *  with detail. The kernel and the allocation of results count as their own parts. */
 ts_status ts_fill_run_part(ts_frame *f, ts_kernel kernel);
 /** True if every kernel can take the tensors as they are: all are contiguous and none is cast. */
 bool ts_fill_is_plain(const ts_frame *f);
-/** Like ts_fill_run(), but passes copies of arguments and destinations that `accepts` excludes. */
+/** Like ts_fill_run(), but passes copies in place of the arguments and destinations that `accepts`
+ *  excludes. */
 ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel);
 /** Runs a call whose compute dtype the kernel does not accept: in f32 for halves, or by the CPU
  *  fallback; otherwise TS_ERR_DTYPE. */

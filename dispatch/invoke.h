@@ -1,8 +1,10 @@
 /**
- * @file invoke.h  How a public function calls its op: boxes on the C stack, one indirect call.
+ * @file invoke.h  How a public function calls its op: it boxes its arguments as 16-byte tagged
+ * values (ts_value) on the C stack and makes one indirect call to the op's slot.
  *
- * The call path is inlined into each public function, with constant op and argument kinds, so each
- * becomes its own short call site whose branch target is stable.
+ * The call path is inlined into each public function, where the op and the kinds of arguments are
+ * constants. Each public function thus has an indirect call of its own, whose target the processor
+ * can predict.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_INVOKE_H
@@ -65,8 +67,9 @@ TS_COLD ts_status ts_fail_destination(int op, const ts_value *args, int nargs, c
                                       const void *site);
 /** TS_ERR_UNSUPPORTED for a call without a key to visit. */
 TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
-/** The union of the keys of a list's members; TS_LIST_NULL if a member, or the list of a count
- *  above 0, is NULL. `pure`, so that the compiler can keep the caller's boxes constant. */
+/** The union of the keys of a list's members; TS_LIST_NULL if a member is NULL, or if the list is
+ *  NULL and its count is above 0. `pure`, so that the compiler can keep the caller's boxes
+ *  constant. */
 #define TS_LIST_NULL (~(ts_keyset)0)
 ts_keyset ts_list_keys(const ts_value *list) __attribute__((pure));
 
@@ -77,7 +80,8 @@ TS_INLINE ts_keyset ts_device_keys(ts_device device)
 }
 
 /** Adds the keys of arguments and given results to *keys. The error of ts_fail_null_arg() if a
- *  tensor, a list member, or a list of a count above 0 is NULL; later code does not check again. */
+ *  tensor or a list member is NULL, or if a list is NULL and its count is above 0. Later code does
+ *  not check for NULL again. */
 TS_INLINE ts_status ts_keys_collect(int op, const ts_value *args, int nargs, const ts_value *rets,
                                     int nrets, int given, const void *site, ts_keyset *keys)
 {

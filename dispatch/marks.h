@@ -44,8 +44,8 @@ typedef struct ts_graph_part {
     ts_tally_row *row; /* NULL: none */
     ts_work work;
 } ts_graph_part;
-/** Begins the call. Without part->row, its time belongs to the row that was active before
- *  ts_timer_own(). Does nothing if token is NULL. */
+/** Begins the call that ts_timer_own() prepared. Without part->row, its time belongs to the row
+ *  that was active before ts_timer_own(). Does nothing if token is NULL. */
 void ts_timer_part_enter(ts_thread *thread, void *token, const ts_graph_part *part);
 /** A number that identifies the recording and the thread's scope; rows of ts_graph_row() are valid
  *  while it stays the same. 0: no profile records, or memory is short. */
@@ -60,7 +60,8 @@ ts_status ts_graph_row(ts_thread *thread, const ts_group_call *calls, int count,
  *  address that identifies the graph. */
 void ts_graph_launches(ts_thread *thread, const void *graph, const ts_graph_part *parts, int nparts,
                        const ts_graph_part *const *works, int nworks);
-/** Notes that a launch of a device graph runs a call of `op`: updates of parameters end steps. */
+/** Notes that a launch of a device graph runs a call of `op`. An op that updates parameters then
+ *  ends a step as if the thread had called it (ts_timers_step()). */
 void ts_timer_note_launched(const ts_thread *thread, uint16_t op);
 
 #endif

@@ -74,16 +74,17 @@ enum ts_pointwise {
  *  the flag they have one number per row. */
 #define TS_ROWS_SUMMED 128
 
-/** Elements of a piece of a reduction of all elements. */
+/** Elements of a piece, when a reduction of all elements runs in pieces (ts_fold_share). */
 enum { TS_PIECE = 4096 };
 /** The CPU's kernels reduce TS_FEW_ROWS or more rows of at most TS_SHORT_ROW elements in another
- *  order of operations than fewer rows, so a tile of such rows has at least TS_FEW_ROWS. */
+ *  order of operations than fewer rows. A fused group that computes such rows tile by tile
+ *  (compile/tile.h) therefore has at least TS_FEW_ROWS rows in a tile. */
 enum { TS_SHORT_ROW = 32, TS_FEW_ROWS = 8 };
 /**
- * A share of a reduction of a whole contiguous tensor, for groups that compute the tensor piece by
- * piece. The kernel folds each piece of TS_PIECE elements (the last may have fewer) to one part,
- * and in a last call the parts to the result. Both are steps of its usual reduction, so the bits
- * are the same. A kernel that declares TS_TAKES_PIECES reads ts_plan.share.
+ * A share of a reduction of a whole contiguous tensor, for fused groups (compile/) that compute the
+ * tensor piece by piece. The kernel folds each piece of TS_PIECE elements (the last may have fewer)
+ * to one part, and in a last call the parts to the result. Both are steps of the kernel's usual
+ * reduction, so the bits are the same. A kernel that declares TS_TAKES_PIECES reads ts_plan.share.
  */
 typedef struct ts_fold_share {
     const char *data;     /* the elements of pieces first to first + count - 1; NULL: fold the parts
@@ -113,7 +114,7 @@ struct ts_plan {
     bool ragged;            /* pointwise: the result is not contiguous, or an operand of more than
                                one element is not, or is broadcast */
     uint8_t delivered;      /* bit i: the entry does not increment the version of result i, because
-                               a copy inside the kernel has, or nothing was written */
+                               a copy inside the kernel has done so, or nothing was written */
     uint8_t compute;        /* dtype in which the kernel computes */
     bool converts;          /* the kernel converts to the result's dtype, which the kernel's
                                declared dtypes must include */
@@ -124,7 +125,7 @@ struct ts_plan {
     uint16_t widens;        /* bit i: list argument i may have bf16 and f16 members, with the same
                                results as for their f32 copies. Set and read like `rows` */
     ts_meta ret[TS_MAX_RETS]; /* sizes, dtypes and devices of the results */
-    int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS]; /* memory for these sizes, unless they are borrowed */
+    int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS]; /* memory of the sizes that are not borrowed */
     int64_t dim;            /* the dim along which the op works */
     union {                 /* numbers that the shape rule passes to the kernel, by family */
         struct {
@@ -152,7 +153,8 @@ struct ts_plan {
 };
 
 /** A kernel calls this if it fails before its first write, so that no destination's version is
- *  incremented. Arguments that the schema marks as written, (a!), are still counted. */
+ *  incremented. The versions of arguments that the schema marks as written, (a!), are incremented
+ *  nevertheless. */
 TS_INLINE void ts_wrote_nothing(const ts_frame *f) { f->plan->delivered = f->given; }
 /** Returns status, the result of a kernel's check before its first write; calls ts_wrote_nothing()
  *  if it is an error. */
@@ -293,18 +295,19 @@ int ts_call_describe(const char *name, const ts_value *args, int nargs, char *bu
  *  sizes and dtype. Errors name `function`: TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_DTYPE. */
 ts_status ts_check_result(const ts_frame *f, const char *function, int i, const int64_t *sizes,
                           int ndim, ts_dtype dtype);
-/** TS_ERR_STATE if f has no plan, so that no shape rule runs. The error names `function`. */
+/** TS_ERR_STATE if f has no plan, that is, if no shape rule runs. The error names `function`. */
 ts_status ts_check_rule(const ts_frame *f, const char *function);
-/** TS_ERR_DTYPE for a call whose compute dtype is none of `dtypes`, a bit per dtype, in which its
- *  kernel can compute. Names the argument that has the compute dtype, if there is one. */
+/** TS_ERR_DTYPE for a call whose compute dtype is none of `dtypes`: the dtypes in which the kernel
+ *  can compute, a bit per dtype. Names the argument that has the compute dtype, if there is one. */
 TS_COLD ts_status ts_fail_kernel_dtype(const ts_frame *f, uint16_t dtypes);
 /** Like ts_kernel_error(), for a member of a list: the message names "ARGUMENT[MEMBER]". member -1:
  *  the argument itself. */
 TS_COLD ts_status ts_fail_member(const ts_frame *f, int arg, int64_t member, ts_status status,
                                  const char *hint, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
-/** For a public function without the op's name, such as ts_ones(): if the op's record has this call
- *  site, replaces the op's name in the record by the function's. Returns NULL. */
+/** For a public function whose name is not its op's, such as ts_ones(), which calls the op `full`.
+ *  If the error record names op `op` and this call site, replaces the op's name by `function`.
+ *  Returns NULL. */
 TS_COLD ts_tensor *ts_fail_as(const char *function, int op, const void *site);
 /** Records an error about argument `index` of the running op, with the names of op and argument;
  *  returns `code`. */

@@ -47,7 +47,7 @@ typedef struct ts_recipe {
     const char *f32, *f64, *i32, *i64, *boolean; /* text per compute dtype; bf16 and f16 use f32;
                                                     NULL: the dtype has no recipe */
     /** Returns the text for this call, and may set numbers, which hold the arguments that are
-     *  numbers. NULL: the call has no recipe. If set, the texts above are not used. */
+     *  numbers. NULL: the call has no recipe. If `choose` is set, the texts above are not used. */
     const char *(*choose)(const ts_frame *f, double *numbers);
 } ts_recipe;
 

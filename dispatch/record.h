@@ -3,9 +3,9 @@
  * shapes.
  *
  * Calls are of one class if their tensors have the same sizes, dtypes, devices and contiguity,
- * their lists of tensors the same length, and their bool arguments the same values. Of a list only
- * the first and the last tensor are compared. Calls without tensors and bools, such as factories,
- * are of one class if their lists of ints are equal.
+ * their lists of tensors the same length, and their bool arguments the same values. A list of
+ * tensors is compared by its first and its last tensor only. Calls without tensors and bools, such
+ * as factories, are of one class if their lists of ints are equal.
  *
  * Each thread has its own table and is its only writer. A row keeps its address and lives as long
  * as the thread's timers, so a running call may hold a row across a reset. A row starts with a
@@ -30,7 +30,8 @@ typedef struct ts_tally_row {
     _Atomic int64_t unknown;      /* calls without a known cost */
     _Atomic int64_t examined;     /* calls among the first TS_TALLY_EXAMINED of the thread */
     _Atomic int64_t chained;      /* of these, calls of chained ops (ts_tally_chain()) that read the
-                                     result of another chained call, or whose result one reads */
+                                     result of another such call, or whose result another such
+                                     call reads */
     uint64_t hash;
     uint32_t scope;
     uint16_t op;
@@ -66,10 +67,11 @@ enum { TS_PART_KERNELS, TS_PART_LAYERS, TS_PART_OUTSIDE, TS_PART_COUNT };
 enum {
     TS_TALLY_CHUNK = 128,  /* rows per chunk of a table */
     TS_TALLY_CHUNKS = 256, /* most chunks of a table */
-    TS_TALLY_SHAPED = 64 * TS_TALLY_CHUNK,  /* a table with more rows gets none by shape: further
-                                               classes share one row per op, layer and scope */
-    TS_TALLY_SCOPED = 240 * TS_TALLY_CHUNK, /* a table with more rows gets none by scope: further
-                                               scopes share one row per op and layer */
+    TS_TALLY_SHAPED = 64 * TS_TALLY_CHUNK,  /* a table with more rows gets no new row per class:
+                                               further classes share one row per op, layer and
+                                               scope */
+    TS_TALLY_SCOPED = 240 * TS_TALLY_CHUNK, /* a table with more rows gets no new row per scope:
+                                               further scopes share one row per op and layer */
     TS_STEPS_MOST = 65536, /* most steps that a recording keeps */
     TS_SCOPES_MOST = 4096  /* most scopes that the process can name */
 };
@@ -92,24 +94,24 @@ typedef struct ts_event {
     uint8_t failed : 1, backward : 1; /* backward: a call of a backward rule */
     uint8_t inside; /* layers that have not ended yet */
     uint8_t keys[TS_EVENT_LAYERS];
-    uint32_t seq; /* number of the call's node in the graph of gradients, in a backward rule that of
-                     the forward call's node; 0: none. Numbers of a thread grow */
+    uint32_t seq; /* number of the call's node in the graph of gradients; for a call of a backward
+                     rule, number of the forward call's node; 0: none. Numbers of a thread grow */
 } ts_event;
 _Static_assert(sizeof(ts_event) == 64, "a cache line");
 
 enum {
     TS_EVENT_CHUNK = 16384,    /* events per block of 1 MiB */
-    TS_EVENT_PIECE = 1024,     /* events whose pages are touched at once */
+    TS_EVENT_PIECE = 1024,     /* events whose pages are touched at a time */
     TS_EVENT_RING = 4 * TS_EVENT_CHUNK, /* latest events that a flight recording keeps */
     TS_EVENT_CHUNKS = 256      /* maximum number of blocks; further events count as lost */
 };
 
 /** The events of an ended thread, oldest first. Their rows are those of the table that has the
- *  list; parents count in the list. */
+ *  list; their parents are numbers in the list. */
 typedef struct ts_event_list {
     struct ts_event_list *next;
     int thread;
-    int64_t count, overwritten; /* overwritten: by later ones, in a flight recording */
+    int64_t count, overwritten; /* overwritten: by later events, in a flight recording */
     ts_event events[];
 } ts_event_list;
 
@@ -122,7 +124,7 @@ typedef struct ts_tally_writer {
 enum {
     TS_TALLY_WRITERS = 16,   /* a power of 2 */
     TS_TALLY_EXAMINED = 4096 /* calls of a thread whose operands are compared with earlier results;
-                                later calls save this time */
+                                later calls are not compared, to save time */
 };
 
 /** The rows of a thread. */
@@ -132,7 +134,8 @@ typedef struct ts_tally_table {
     uint32_t *index;        /* open addressing: number of a row + 1 */
     uint32_t mask;
     uint32_t scope;         /* the thread's innermost scope */
-    uint32_t around, within; /* in `within` > 0 scopes without a number: the scope around them */
+    uint32_t around, within; /* within: number of open scopes that have no number; around: the scope
+                                around them, if within > 0 */
     uint32_t rule;          /* ts_event.seq of the calls of the running backward rule; 0: none */
     _Atomic int64_t shared; /* calls counted in a row that classes of shapes share, because the
                                table was full */
@@ -189,18 +192,17 @@ void ts_tally_clear(ts_tally_table *r);
 bool ts_tally_merge(ts_tally_table *to, ts_tally_table *from);
 /** Moves the events of an ended thread from blocks, of which it may have used little, to a list. */
 void ts_events_compact(ts_tally_table *r, int thread);
-/** True if a row has a call. */
+/** True if some row has a call. */
 bool ts_tally_has_calls(const ts_tally_table *r);
 /** Frees the rows and events of a table. */
 void ts_tally_free(ts_tally_table *r);
 /** Allocates and touches the memory of the next events, so that ts_event_begin() does not wait for
- *  the system inside a call. To be called if nevents has reached r->ready. */
+ *  the system inside a call. Call it if nevents has reached r->ready. */
 void ts_event_prepare(ts_tally_table *r);
 /** Begins an event for a call, or a lower layer in the event of the running call. Returns the
- *  previous value of r->open, to be passed to ts_event_end() as `before`. now: in ticks. */
+ *  previous value of r->open, which ts_event_end() takes as `before`. now: in ticks. */
 int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row *row, int64_t now);
-/** Ends a layer that ts_event_begin() began and makes event `before` the open one again. status: of
- *  the layer. */
+/** Ends a layer that ts_event_begin() began and sets r->open to `before`. status: of the layer. */
 void ts_event_end(ts_tally_table *r, int64_t before, ts_status status, int64_t now);
 /** Sets the number of the node that the running call made (ts_event.seq). Does nothing without an
  *  event, and in a backward rule. */
@@ -241,8 +243,8 @@ enum { TS_SCOPE_DEPTH = 16 };
  *  scopes. Returns their number. */
 int ts_scope_chain(uint32_t scope, uint32_t chain[TS_SCOPE_DEPTH]);
 /** The scope of a backward call: for base "step/backward" and scope "step/forward/mlp" it is
- *  "step/backward/mlp". From scope's path it drops the prefix that the path shares with base's
- *  parent, and scopes named "forward"; it makes the rest below base. */
+ *  "step/backward/mlp". Drops from scope's path the prefix that it shares with base's parent, and
+ *  scopes named "forward"; creates the remaining scopes below base. */
 uint32_t ts_scope_below(uint32_t base, uint32_t scope);
 
 void ts_scopes_install(void);

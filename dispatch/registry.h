@@ -29,8 +29,8 @@ ts_status ts_vjp_set(const char *op, const ts_vjp *vjp);
  *  TS_ERR_DEVICE if the call names the device of an unknown backend. */
 ts_status ts_missing_kernel(ts_frame *f);
 /** Finds a tensor on another backend than f->key, or on another device than the tensors before it.
- *  Returns the argument's index, f->nargs for a destination, or -1 if there is none. Arguments may
- *  be 0-dim CPU tensors. */
+ *  Returns the argument's index, f->nargs for a destination, or -1 if there is none. 0-dim CPU
+ *  tensors are allowed as arguments. */
 int ts_find_other_device(const ts_frame *f);
 /** The to_device kernel of every backend. Packs a strided source on its own device, copies the
  *  bytes, and unpacks them into a strided destination. Copies only the bytes if source and

@@ -55,7 +55,8 @@ typedef struct ts_registry {
 
 extern ts_registry ts_reg;
 extern _Atomic int ts_ops_published;
-/* the entry of fallbacks, and the list of all entries, newest first, which ends with it */
+/* ts_fallbacks: the entry of fallbacks. ts_entries: the list of all entries, newest first; its last
+ * entry is ts_fallbacks */
 extern ts_op_entry ts_fallbacks, *ts_entries;
 
 /** Marks the op for a new table at the end of the transaction; for the fallbacks, marks all ops. */
@@ -72,17 +73,17 @@ ts_status ts_handle_give(ts_registration *r, ts_registration **handle);
 ts_registration *ts_handle_find(const ts_registration *handle);
 /** Frees r, which must have been removed from its entry. Its handle becomes stale. */
 void ts_registration_free(ts_registration *r);
-/** Names the first free key in [from, to] and stores it in *key, if that is not NULL. In a
- *  transaction. TS_ERR_REGISTRY if the name is taken or no key is free; TS_ERR_VALUE or TS_ERR_NULL
- *  for an invalid name.
+/** Names the first free key in [from, to] and stores it in *key, unless `key` is NULL. Call it in
+ *  a transaction. TS_ERR_REGISTRY if the name is taken or no key is free; TS_ERR_VALUE or
+ *  TS_ERR_NULL for an invalid name.
  *  @param full  description of the range for that error, such as "the gap above CPU" */
 ts_status ts_key_take(const char *what, const char *name, int from, int to, const char *full,
                       ts_key *key);
 /** TS_ERR_REGISTRY if the open transaction added a kernel or a gradient for an undefined op. */
 ts_status ts_kernels_have_ops(const char *what);
-/** Registers a kernel. In a transaction. Without `out`, does nothing if the newest registration is
- *  the same. Errors: TS_ERR_NULL (kernel, op), TS_ERR_REGISTRY (name, key, schema), TS_ERR_FORMAT
- *  (text of the schema), TS_ERR_MEMORY.
+/** Registers a kernel. Call it in a transaction. If `out` is NULL and the newest registration is
+ *  the same, does nothing. Errors: TS_ERR_NULL (kernel, op), TS_ERR_REGISTRY (name, key, schema),
+ *  TS_ERR_FORMAT (text of the schema), TS_ERR_MEMORY.
  *  @param schema  checked against the op's schema; NULL: not checked
  *  @param out     receives a handle; may be NULL */
 ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts,

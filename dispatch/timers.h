@@ -1,5 +1,5 @@
-/** @file timers.h  Timers of calls. They take a time stamp when a slot begins and when it ends;
- * timers.c explains how the time between stamps is attributed. */
+/** @file timers.h  Timers of calls. They take a time stamp when the kernel or layer in a slot
+ * begins and when it ends; timers.c explains how the time between stamps is attributed. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_TIMERS_H
 #define TS_DISPATCH_TIMERS_H
@@ -10,7 +10,7 @@
 #define TS_TIMERS 1
 #endif
 
-/** Runs the slot of f->key with stamps around it. */
+/** Runs `kernel`, the function in the slot of f->key, with stamps around it. */
 ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel);
 
 /** Starts counting time for the backward engine, which runs outside of calls. Returns a token for
@@ -114,7 +114,8 @@ void ts_timers_record_cost(double ns, double trace_ns);
 /** The rows that a thread recorded. */
 typedef struct ts_thread_record {
     const ts_tally_table *table;
-    int thread, threads; /* threads: their number; above 1 if they were merged */
+    int thread, threads; /* threads: number of threads that recorded the rows; above 1 if
+                            threads were merged */
     double wall_ns, stamps_ns;
     double most_ns; /* the most that wall_ns can be: a thread that still ran when the profile ended
                        may count in its rows time after wall_ns was read */
@@ -128,7 +129,8 @@ void ts_timers_each_record(void (*fn)(const ts_thread_record *r, void *ctx), voi
 typedef struct ts_recording {
     int64_t first, last; /* drop the steps before `first`, stop after step `last`; 0: no limit */
     int64_t before;      /* number of steps that ended before the recording */
-    bool trace, flight;  /* keep an event per call: the first ones, or with flight the latest */
+    bool trace, flight;  /* trace: keep an event per call, of the first calls; flight: of the latest
+                            calls instead */
     bool detail;         /* divide the time of backends' rows into parts (ts_part) */
 } ts_recording;
 /** Configures the next recording. */

@@ -31,16 +31,19 @@ struct ts_timers {
                               timers move it forward */
     ts_timers *next; /* list of ended threads' timers */
     int64_t period;  /* timing period of this thread's last stamp; 0: no stamp since the reset */
-    int64_t reset;   /* ts_timing.reset at the last stamp; if it is older, the cells are ignored */
+    int64_t reset;   /* value of ts_timing.reset at the last stamp; the cells are ignored if
+                      ts_timing.reset has changed since */
     int thread_id;
-    int threads; /* merged threads with a call, this one included; 0: none was merged */
+    int threads; /* number of merged threads that made a call, this thread included; 0: no thread
+                    was merged into it */
     atomic_bool updated; /* an update was the last call, so the next one ends a step */
     ts_tally_table record; /* while a profile records, its rows replace the cells */
     uint32_t follows;      /* scope of the backward pass for which `following` is valid */
     uint16_t following[TS_SCOPES_MOST]; /* forward scope -> scope of its backward calls; 0: unknown
                                          */
     int tid;           /* the system's number of the thread, while a profile records it; else 0 */
-    int64_t preempted; /* ts_preempted_ns() when the profile began; afterwards its growth */
+    int64_t preempted; /* ts_preempted_ns() when the profile began; after the profile, by
+                          how much it grew */
     int64_t wall, stamps; /* ticks of the profile's wall time and stamps, set at the end of the
                              profile or of the thread */
     int64_t most;         /* ts_thread_record.most_ns in ticks */
@@ -58,8 +61,8 @@ struct ts_timing_state {
     atomic_bool recording; /* a profile records */
     atomic_bool tracing;   /* the profile keeps an event per call */
     bool detail, flight;   /* of the profile, as in ts_recording */
-    _Atomic int64_t record_cost; /* ticks of a recorded call beyond its stamps */
-    _Atomic int64_t trace_cost;  /* ticks of a layer in a trace beyond that */
+    _Atomic int64_t record_cost; /* ticks that recording adds to a call, without its stamps */
+    _Atomic int64_t trace_cost;  /* ticks that a trace adds to each layer of a call */
     ts_step *steps;
     _Atomic int64_t nsteps, lost_steps;
     int64_t before_steps, /* ts_recording.before */
@@ -74,7 +77,8 @@ struct ts_timing_state {
     _Atomic int64_t period; /* number of the timing period; grows at each start and reset */
     int64_t reset;          /* number of resets */
     _Atomic int64_t off_at; /* tick at which timing was last switched off */
-    _Atomic(const ts_backend *) device; /* records its devices' work for the profile */
+    _Atomic(const ts_backend *) device; /* the backend that records its devices' work for the
+                                           profile */
 };
 extern struct ts_timing_state ts_timing;
 
@@ -164,7 +168,8 @@ static inline void tag(ts_timers *t, cell *c)
         ts_device_times_tag(b, row_of(t, c), t->reset);
 }
 
-/** Adds the ticks up to now, or up to the switch off, to the calling thread's running cell. */
+/** Adds the ticks up to now to the calling thread's running cell; if timing was switched off, the
+ *  ticks up to that moment. */
 void ts_timers_close(ts_timers *t);
 /** The calling thread's timers in the current period, or NULL if out of memory. */
 ts_timers *ts_timers_of(ts_thread *thread);
@@ -178,8 +183,8 @@ bool ts_timers_add_step(const ts_timers *t, const int64_t parts[TS_PART_COUNT]);
 /** Stores whether the thread's latest call was an update of parameters, and its nesting depth. */
 void ts_timers_note_call(const ts_thread *thread, bool update, int depth);
 /** Call it when the program marks its first step. From then on only marks end steps, and steps that
- *  optimizer updates ended before become part of the marked step. False if those steps have counted
- *  already, because a schedule waited; the records made since then are dropped. */
+ *  optimizer updates ended before become part of the marked step. False if a waiting schedule has
+ *  already counted steps that updates ended; a recording that runs is then reset. */
 bool ts_timers_take_over(const ts_thread *thread);
 /** Ends a step of `thread` while nothing records. Does nothing unless a schedule waits and the
  *  thread marks the steps. */

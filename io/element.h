@@ -14,7 +14,8 @@ typedef struct ts_element {
     bool big_endian;
 } ts_element;
 
-/** Bytes of `ndim` sizes in the file; false if they, or those of a tensor, do not fit 63 bits. */
+/** *bytes: bytes of `ndim` sizes in the file. False if these bytes, or the bytes of a tensor of
+ *  these sizes, do not fit 63 bits. */
 bool ts_element_bytes(const ts_element *type, const int64_t *sizes, int ndim, int64_t *bytes);
 
 /** Reads the elements that begin at byte `at` of a file into a new tensor of the caller's scope.

@@ -1,4 +1,5 @@
-/** @file npy.h  Parts of npy files that npz archives share. */
+/** @file npy.h  Reading and writing of npy data (NumPy's format of one array), for npy files
+ * (npy.c) and for the members of npz archives (npz.c). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_IO_NPY_H
 #define TS_IO_NPY_H

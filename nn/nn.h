@@ -1,4 +1,5 @@
-/** @file nn.h  Declarations shared by the files of nn/. */
+/** @file nn.h  Declarations shared by the files of nn/: modules, steps of optimizers, and the
+ * loaders of batches. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_NN_NN_H
 #define TS_NN_NN_H
@@ -111,7 +112,8 @@ typedef struct ts_nn_draw {
     ts_device device;
     ts_nn_pins *pins; /* for the memory of batches; NULL: the device is the CPU */
 } ts_nn_draw;
-/** Index of the batch's entry i in the loader's range, from 0 to samples - 1. */
+/** Index of the batch's entry i in the loader's range (ts_loader_opts.from and to), from 0 to
+ *  samples - 1. */
 int64_t ts_nn_drawn(const ts_nn_draw *d, int64_t i);
 /** Mixes 64 bits to 64 pseudorandom bits (Stafford's Mix13, the finalizer of SplitMix64). */
 uint64_t ts_nn_mix(uint64_t x);
@@ -128,7 +130,8 @@ typedef struct ts_nn_source {
     int64_t bytes;   /* length of that file */
     uint64_t hash;   /* of its first MiB */
     int64_t samples; /* samples per epoch */
-    int64_t tokens;  /* tokens in the range; for a dataset, samples in the range */
+    int64_t tokens;  /* tokens in the loader's range (ts_loader_opts.from and to); for a dataset,
+                        samples in the range */
     int nfields;     /* tensors of a batch */
     /** Writes the fields of a batch, in the caller's scope. Several threads call it. */
     ts_status (*make)(const void *payload, const ts_nn_draw *d, ts_tensor **fields);

@@ -29,7 +29,8 @@ typedef struct ts_nn_group {
                            `steps` but were skipped on the device; NULL: none */
 } ts_nn_group;
 
-/** Scratch of a step: the lists of the op that steps a group, one entry per parameter. */
+/** Scratch of a step: the lists of the op that steps a group, one entry per parameter. first and
+ *  second: states[0] and states[1] of the records. */
 typedef struct ts_nn_step_lists {
     ts_tensor **values, **grads, **first, **second, **skipped;
     int64_t *steps, **counts; /* counts: addresses of the `steps` of the records */

@@ -1,4 +1,5 @@
-/** @file ops.h  Helpers for shape rules and public functions of all families of operators. */
+/** @file ops.h  Helpers for shape rules and public functions of all families of operators. A shape
+ * rule (`infer`) checks the arguments of a call and writes its plan (ts_plan, dispatch/op.h). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_OPS_OPS_H
 #define TS_OPS_OPS_H
@@ -9,7 +10,7 @@
 
 /* ------------------------------------------------------------------ helpers of infer ---- */
 
-/* The functions ts_fail_...() record the errors of the checks with the same ending. */
+/* ts_fail_NAME() records the error of the check ts_check_NAME(). */
 TS_COLD ts_status ts_fail_dtype_as(ts_frame *f, int arg, int as, const char *hint);
 TS_COLD ts_status ts_fail_dtype_number(ts_frame *f, int arg);
 
@@ -43,9 +44,9 @@ TS_INLINE bool ts_is_on_cpu(const ts_frame *f)
 /** The slow part of ts_check_devices(). */
 ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device);
 /**
- * Checks that all tensor arguments are on one device, and stores it in *device, which the caller
- * has set for a call without tensors. TS_ERR_DEVICE. scalars_ok: 0-dim CPU tensors may be mixed
- * with tensors of another device, as in pointwise ops.
+ * Checks that all tensor arguments are on one device, and stores it in *device. A caller whose call
+ * may have no tensors sets *device before. TS_ERR_DEVICE. scalars_ok: 0-dim CPU tensors may be
+ * mixed with tensors of another device, as in pointwise ops.
  */
 TS_INLINE ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 {
@@ -74,8 +75,7 @@ TS_INLINE ts_status ts_give_alias(ts_frame *f, int i, const int64_t *sizes, cons
 /** Plans result 0 of a factory op. sizes_arg: index of the sizes argument; dtype_arg: index of the
  *  dtype argument, directly before the device argument. TS_ERR_SHAPE, TS_ERR_DTYPE. */
 ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg);
-/** Error of a function that decodes calls of certain ops, for a call of another op:
- * TS_ERR_STATE. */
+/** TS_ERR_STATE: `function`, which decodes calls of certain ops, got a call of another op. */
 TS_COLD void ts_fail_decoder(const ts_frame *f, const char *function);
 /* The checks below record an error about argument `arg` and return its code. Where they check a
  * tensor, the argument must be one. */
@@ -250,7 +250,7 @@ ts_tensor *ts_invoke_ordered(const ts_tensor *t, int op, ts_value *args, int nar
         ts_invoke_status(op, args_, TS_N(args_)) == TS_OK ? t : NULL;       \
     })
 
-/* A call for a public function without the op's name: errors name the function. */
+/* Evaluates `call` for a public function whose name is not the op's: errors name the function. */
 #define TS_NAMED(function, op, call)                                                               \
     ({                                                                                             \
         ts_tensor *made_ = call;                                                                   \

@@ -24,8 +24,8 @@ TS_INLINE int64_t ts_spatial_number(const ts_value *v, int d)
 {
     return v->ints[v->count == 1 ? 0 : d];
 }
-/** Checks options that have one number per spatial dim: `numbers` are those of n options for a dim
- *  that the call does not have. TS_ERR_VALUE for argument 'opts' unless all are 0. */
+/** Checks n numbers of an options struct that belong to a spatial dim which the call lacks, such as
+ *  the depth of a 2-dim convolution: TS_ERR_VALUE for argument 'opts' unless all are 0. */
 ts_status ts_check_spatial_unused(ts_check_place at, const int64_t *numbers, int n);
 
 /**

@@ -57,8 +57,8 @@ typedef struct ts_trace_row {
     uint32_t scope;
 } ts_trace_row;
 /** Sets p->works if p has a trace and the clocks of host and device are known. Call it after
- *  ts_device_timeline(). rows: of p->calls, in this order; sorted anew. first_tick: zero of the
- *  trace's time axis. Error: TS_ERR_MEMORY. */
+ *  ts_device_timeline(). rows: an entry per text of p->calls, in the order of the texts; the
+ *  function sorts them. first_tick: zero of the trace's time axis. Error: TS_ERR_MEMORY. */
 ts_status ts_trace_works(const ts_device_sums *s, ts_profile *p, ts_trace_row *rows,
                          int64_t first_tick);
 /** Measures the ceilings of a device with the library's operators, in about a second, or reads the

@@ -22,7 +22,8 @@
 typedef enum ts_regime {
     TS_REGIME_NONE,      /* not judged yet */
     TS_REGIME_OVERHEAD,  /* a layer, the engine, calls without FLOPs and bytes, or calls hardly
-                            longer than an empty call; on a device, than a kernel of one element */
+                            longer than an empty call (on a device: than a kernel of one
+                            element) */
     TS_REGIME_COMPUTE,   /* near the compute ceiling */
     TS_REGIME_MEMORY,    /* near the bandwidth of main memory */
     TS_REGIME_CACHE,     /* faster than main memory, below the bandwidth of the caches */
@@ -172,7 +173,9 @@ typedef struct ts_memory_part {
                                                     `before` */
     int64_t lost;                                /* allocations that did not fit into the log */
     int64_t npoints, nholders;
-    ts_memory_point points[TS_MEMORY_POINTS]; /* the largest sum in each part of the time */
+    ts_memory_point points[TS_MEMORY_POINTS]; /* the time is divided into TS_MEMORY_POINTS equal
+                                                 parts; one point, that of the largest sum, for
+                                                 each part in which the memory changed */
     ts_memory_holder holders[TS_MEMORY_HOLDERS]; /* at the peak, largest first */
 } ts_memory_part;
 
@@ -298,12 +301,12 @@ ts_status ts_prof_find_machine(ts_prof_machine *machine);
 /** Fills *m, whose `threads` the caller has set, with the ceilings from the file of a processor or
  *  device. Without a valid file, calls measure(ctx, m) and stores the result if it can. identity:
  *  text that differs between processors or devices; NULL: there is no file. anew: measures even if
- *  the file exists. Logs a warning if the system ran other threads during the measurement, which
- *  the file also stores. Errors: errors of measure(). */
+ *  the file exists. Logs a warning if the system ran other threads during the measurement; the
+ *  file stores this fact too. Errors: errors of measure(). */
 ts_status ts_machine_kept(const char *identity, bool anew,
                           ts_status (*measure)(void *ctx, ts_prof_machine *m), void *ctx,
                           ts_prof_machine *m);
-/** From here on ts_machine_kept() returns TS_ERR_STATE instead of measuring. */
+/** After this call ts_machine_kept() returns TS_ERR_STATE instead of measuring. */
 void ts_machine_measure_no_more(void);
 
 #endif

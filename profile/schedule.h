@@ -7,7 +7,7 @@
 #include "include/tessera/profile.h"
 
 /** Starts one recording: of devices, memory and calls, as the options and the range of steps say.
- *  before: number of steps that ended before it. */
+ *  first, last, before: as in ts_recording (dispatch/timers.h). */
 ts_status ts_prof_record(const ts_prof_opts *o, int64_t first, int64_t last, int64_t before);
 
 /** Starts a schedule (o->active is above 0). Errors: those of ts_prof_record(). */
@@ -18,7 +18,8 @@ void ts_schedule_stop(void);
 /** Number of the cycle whose active phase has recorded at least one step; 0: none. Reads counters
  *  only, so that a report after a signal can call it. */
 int64_t ts_schedule_recorded(void);
-/** Called when a recording has ended: passes the cycle's profile on and begins the next cycle. */
+/** Called when a recording has ended: passes the cycle's profile to the program's callback and
+ *  begins the next cycle. */
 void ts_schedule_recording_ended(void);
 
 #endif

@@ -25,9 +25,10 @@ typedef struct ts_axis {
  * Returns an axis for [low, high] with about `wanted` ticks, at most TS_MOST_TICKS. A linear axis
  * has ticks at multiples of a step of 1, 2 or 5 times a power of ten. A logarithmic axis has ticks
  * at 1, 2, 3 or 5 times powers of ten, or those of a linear axis if high is at most 3 times low.
- * @param snap  widens a linear axis to whole steps, and a logarithmic axis of more than one decade
- *              to whole decades; other axes with linear ticks are widened only to a tick that is
- *              less than 1 % of the range away
+ * Each end of an axis with linear ticks is widened to the next tick if that is less than 1 % of the
+ * range away.
+ * @param snap  widens a linear axis to whole steps in any case, and a logarithmic axis of more than
+ *              one decade to whole decades
  * Any range gives a usable axis: a range that is empty, reversed, not finite, or not positive on a
  * logarithmic axis is replaced.
  */

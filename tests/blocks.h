@@ -10,6 +10,8 @@
 #include "core/alloc.h"
 #include "include/tessera/core.h"
 
+/** Selects malloc (`system`) or the library's allocator. False if the process has blocks of the
+ * other one. */
 static inline bool blocks_from(bool system)
 {
     if (ts_memory_get_stats().in_use == 0)

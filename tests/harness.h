@@ -74,7 +74,8 @@ typedef enum ts_count_kind {
     TS_COUNT_GRADIENTS,    /* gradients compared with differences or with another dtype's */
     TS_COUNT_WRONG_CALLS,  /* calls that must fail, whose error was compared */
     TS_COUNT_FAULT_POINTS, /* places at which an allocation or a system call failed on purpose */
-    TS_COUNT_FUZZ_INPUTS,  /* arbitrary, cut or flipped bytes that a reader was given */
+    TS_COUNT_FUZZ_INPUTS,  /* inputs for a reader: arbitrary bytes, or a valid file cut short or
+                              with flipped bits */
     TS_COUNT_KINDS
 } ts_count_kind;
 
@@ -90,7 +91,8 @@ void ts_tally_as(ts_count_kind kind, int passed, int failed, int skipped);
 /** ts_tally_as() of samples. */
 void ts_tally(int passed, int failed, int skipped);
 
-/** Ends the body of a case (or of a loop's turn) and counts it as skipped, for the given reason. */
+/** Ends the body of a case, or of one iteration of its loop, and counts it as skipped. The
+ * arguments are the reason, as for printf(). */
 #define TS_SKIP(...)                    \
     do {                                \
         ts_test_note_skip(__VA_ARGS__); \

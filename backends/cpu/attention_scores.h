@@ -1,7 +1,7 @@
 /*
  * Converts a row of scores to weights, for one element type; attention_loops.h includes this file
  * and explains the A_ macros, parts, rows, keys and hidden pairs. The score of a hidden pair
- * becomes -Inf. A row x holds n scores and is padded to whole vectors.
+ * becomes -Inf. A row x holds n scores, one per key, and is padded to whole vectors.
  *
  * Row i of a part is aligned with key i + keys - rows. Its window is the keys from c.left before
  * this key to c.right after it.

@@ -45,7 +45,8 @@ VEC_FN S(channel_piece) S(piece_of)(const channel_job *job, int64_t task)
 
 /** Stores the moments of n values: in to[0] the mean, in to[1] the sum of squared deviations from
  * the mean. m: an approximate mean. apart and squares: the sums of the deviations from m and of
- * their squares, by which m is corrected. The mean of equal values is exact. */
+ * their squares; both moments are computed from m and these sums. The mean of equal values is
+ * exact. */
 VEC_FN void S(put_moments)(double *to, T m, T apart, T squares, int64_t n)
 {
     double by = (double)apart / (double)n, left = (double)squares - by * (double)apart;

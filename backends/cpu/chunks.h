@@ -31,7 +31,8 @@ typedef struct job {
     const ts_tensor *weight; /* the weight, or its gradient */
     const ts_tensor *bias;
     bool last; /* the result image is computed with channels innermost: the shape rule plans this
-                  layout, or images are copied to it. A caller's destination may have another one */
+                  layout, or images are copied to it. A caller's destination may have another
+                  layout */
     ts_dtype dtype;
     int item;  /* bytes of an element */
     ts_onednn_plan *plan; /* primitives of oneDNN, found in the pass that measures scratch memory;

@@ -19,8 +19,8 @@
 #include "backends/cpu/chunks.h"
 
 #define COLUMN_CHANNELS 4  /* most channels of x, per group, whose columns are added */
-#define COLUMN_FEATURES 16 /* least features of y, per group, for these */
-#define COLUMN_WASTE 2     /* windows of y, per position of y, from which columns are added */
+#define COLUMN_FEATURES 16 /* least features of y, per group, for which columns are added */
+#define COLUMN_WASTE 2     /* least windows of y per position of y for which columns are added */
 
 /** True if the windows of x cover x, do not overlap, and have more than one element. */
 static bool has_patches(const ts_convolution *c)
@@ -36,8 +36,10 @@ static bool has_patches(const ts_convolution *c)
     return taps > 1;
 }
 
-/** True if adding columns costs less than windows of y: few channels need few columns, and y with
- *  fewer positions than a form of x has windows that are mostly padding. */
+/** True if adding columns costs less than computing x from windows of y (windows.h). x needs one
+ *  window of y per element with a given remainder modulo the stride. If y has far fewer positions
+ *  than these windows, the windows are mostly padding. If x has few channels, there are few
+ *  columns. */
 static bool suits_columns(const job *b)
 {
     const ts_convolution *c = &b->c;
@@ -109,7 +111,7 @@ TS_INLINE void add_run(char *to, int64_t to_step, const char *from, int64_t from
 }
 
 /** Adds the columns of a tap for `run` positions along the last dim, starting at number `at`. x:
- *  the element that the tap reads at the first of them. */
+ *  the element that the tap reads at position `at`. */
 static void add_line(const columns *p, int64_t channel, int64_t tap, int64_t at, int64_t run,
                      char *x)
 {

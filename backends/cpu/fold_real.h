@@ -4,8 +4,8 @@
  * (fold()). The order of operations depends only on the number of elements:
  *
  *   line     64 bytes of elements, the unit of a fold in every variant
- *   leaf     8 lines folded pairwise; the last leaf of a row has fewer: 4 lines, 2, 1 and a partial
- *            line, as far as they are there
+ *   leaf     8 lines folded pairwise. A shorter rest of a row is the last leaf: the fold of 4
+ *            lines, 2 lines, 1 line and a partial line, as far as the rest has them
  *   cascade  the leaves folded pairwise: two of one level make one of the next
  *   value    the last line, its upper half folded onto its lower half until one element is left
  *
@@ -38,7 +38,7 @@ enum {
     CASCADE_LEVELS = 40, /* a fold of 2^40 leaves is larger than any memory */
     TERMS = 1024,        /* terms that are buffered at a time */
     LONG_FOLD = 32,      /* least leaves of a run that is folded four leaves at a time */
-    /* distance of prefetches in such a run, in leaves; 0: the processor's prefetcher is faster */
+    /* distance of prefetches in such a run, in leaves; 0: none, only the processor's prefetcher */
     FOLD_AHEAD = VEC_ISA == VEC_IS_avx512 ? 16 : 0
 };
 
@@ -336,8 +336,8 @@ VEC_FN S(line) S(exp_rest)(T *y, const T *x, V shift, int64_t n)
     return rest;
 }
 
-/** Adds exp(x - shift) of n elements to a cascade and stores the terms at y, which may be x. A rest
- * of n that is no whole leaf becomes a leaf of its own. */
+/** Adds exp(x - shift) of n elements to a cascade and stores the terms at y, which may be x. The
+ * elements after the last whole line become a leaf of their own. */
 FOLD_FN void S(exp_run)(S(cascade) *c, T *y, const T *x, T shift, int64_t n)
 {
     V s = F(set1)(shift);

@@ -8,9 +8,9 @@
 #include "backends/cpu/vec.h"
 #include "ops/kernel.h"
 
-/** True if ts_half_product() computes products of the shape of g, which are not empty: all with at
- *  most two rows or columns, and those of bf16 with k > 1 if the AVX-512 variant runs on a
- *  processor with AVX512_BF16. `add` and `alpha` of g are not supported. */
+/** True if ts_half_product() can compute g. That is so if g is not empty and c has at most two rows
+ *  or two columns. For bf16 it is also so if k > 1 and the AVX-512 variant runs on a processor with
+ *  AVX512_BF16. `add` and `alpha` of g are not supported. */
 bool TS_V(ts_half_suits)(const ts_gemm *g, ts_dtype half);
 /** Computes `count` products of bf16 or f16, summed in f32 and rounded once, on the thread pool.
  *  The bias has dtype `half` too. Operands of successive products are a_step, b_step and c_step

@@ -25,10 +25,10 @@ typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, co
 
 /**
  * Runs loops[f->plan->compute] over f->plan->iter. Operands of another dtype than the loop's are
- * converted in blocks that fit the L1 cache. bf16 and f16 use the f32 loop if they have no loop of
- * their own, and if a call combines a tensor with a number, unless plan->pointwise is
- * TS_POINTWISE_ROUNDED (dispatch/op.h). The f32 loop receives numbers as f32; with
- * TS_POINTWISE_ROUNDED they are first rounded to bf16 or f16.
+ * converted in blocks that fit the L1 cache. bf16 and f16 use the f32 loop in two cases: if
+ * they have no loop of their own, and if a call combines a tensor with a number and
+ * plan->pointwise is not TS_POINTWISE_ROUNDED (dispatch/op.h). The f32 loop receives numbers as
+ * f32; with TS_POINTWISE_ROUNDED they are first rounded to bf16 or f16.
  * @param loops  TS_DTYPE_COUNT loops, NULL where the op is not defined
  * @param cost   approximate cycles per element; determines when to use threads
  * @return TS_ERR_DTYPE if the dtype has no loop; nothing is written then
@@ -339,7 +339,7 @@ TS_HALF_ACCESS(f16)
         else                                                                                  \
             name##_run(d, s, n, params);                                                      \
     }
-/** The same with two operands a and b. */
+/** TS_LOOP1() with two operands a and b. */
 #define TS_LOOP2(p, name, expr)                                                               \
     VEC_FN p name##_fn(p a, p b, const void *params) { (void)params; return expr; }           \
     static __attribute__((noinline)) void name##_run(char *const *d, const int64_t *s,        \
@@ -354,7 +354,7 @@ TS_HALF_ACCESS(f16)
         else                                                                                  \
             name##_run(d, s, n, params);                                                      \
     }
-/** The same with three operands a, b and c. */
+/** TS_LOOP1() with three operands a, b and c. */
 #define TS_LOOP3(p, name, expr)                                                               \
     VEC_FN p name##_fn(p a, p b, p c, const void *params) { (void)params; return expr; }      \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
@@ -395,8 +395,8 @@ TS_HALF_ACCESS(f16)
             *(R *)(to + i * to_step) = (R)(expr);                                             \
         }                                                                                     \
     }
-/** The same with two operands a and b. The compiler also vectorizes the case that one of them is
- *  broadcast and the other contiguous. */
+/** TS_SCALAR_LOOP1() with two operands a and b. The compiler also vectorizes the case that one of
+ *  them is broadcast and the other contiguous. */
 #define TS_SCALAR_LOOP2(R, T, name, expr)                                                     \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
     {                                                                                         \

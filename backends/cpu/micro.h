@@ -51,8 +51,8 @@ extern const ts_micro_f32 TS_V(ts_micro_f32)[MICRO_ROWS + 1][2];
 extern const ts_micro_f64 TS_V(ts_micro_f64)[MICRO_ROWS + 1][2];
 
 /**
- * The same product, which also packs its operands for later products, while it multiplies. a_row
- * must be 1; exactly `rows` elements of a are read per step of k.
+ * A micro-kernel that computes the same product and also packs its operands, for later products.
+ * a_row must be 1; exactly `rows` elements of a are read per step of k.
  * @param a_to  NULL, or receives a as (k, MICRO_BLOCK): the vectors that hold `rows` elements, the
  *              last one padded with zeros
  * @param b_to  NULL, or receives b as (k, tile width)

@@ -101,8 +101,8 @@ VEC_FN const T *S(elements)(const norm_job *job, const void *x, int64_t i, int64
     return (const T *)x + i;
 }
 
-/** Folds n elements from index i of the tensor into a cascade; only its last leaf may be
- * partial. */
+/** Folds n elements from index i of the tensor into a cascade. Only the last leaf of these elements
+ * may be partial. */
 VEC_FN void S(fold_part)(fold how, const S(long_fold) *l, S(cascade) *c, int64_t i, int64_t n)
 {
     T buffer[S(WIDENED)];

@@ -54,7 +54,7 @@ void ts_onednn_release(ts_onednn_plan *plan);
 int64_t ts_onednn_scratch(const ts_onednn_plan *plan);
 /** Computes the result on the thread pool: y, or with TS_ONEDNN_WEIGHT the gradient of the weight.
  *  bias: dense, or NULL. scratch: ts_onednn_scratch() bytes. Returns false if oneDNN failed, which
- *  it does only without memory. */
+ *  happens only if memory is short. */
 bool ts_onednn_run(const ts_onednn_plan *plan, float *x, float *weight, float *bias, float *y,
                    char *scratch);
 

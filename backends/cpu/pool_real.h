@@ -490,9 +490,9 @@ VEC_FN bool S(add_at)(ts_dtype kind, const void *grad, int64_t from, const int64
     return inside;
 }
 
-/** add_at() with the gradients of job->x and, as indices, those of job->taps. Taps from + i are in
- *  the window of d, h and w; if w is NULL, tap from + i is in window i of the line, and step is not
- *  used. Skips taps outside their windows, and returns false if there is one. */
+/** add_at() with the gradients job->x, each at the index that its tap in job->taps gives. Tap
+ *  from + i is in the window of d, h and w; if w is NULL, it is in window i of the line, and step
+ *  is not used. Skips taps outside their windows, and returns false if there is one. */
 VEC_FN bool S(add_at_taps)(ts_dtype kind, const pool_job *job, int64_t from, int64_t count,
                            window d, window h, const window *w, T *y, int64_t pitch, int64_t step)
 {
@@ -584,7 +584,7 @@ VEC_FN bool S(store_sparse)(ts_dtype kind, const pool_job *job, int64_t plane, T
     bool inside = S(add_at)(kind, job->x, plane * count, indices, count, size, sums, 1, 0);
     memset((uint16_t *)job->y + plane * size, 0, (size_t)size * sizeof(uint16_t));
     for (int64_t i = 0; inside && i < count; i++)
-        if (sums[indices[i]] != 0) { /* 0 if it is stored already */
+        if (sums[indices[i]] != 0) { /* 0: an equal index came before, and the sum is stored */
             S(set)(kind, job->y, plane * size + indices[i], F(set1)(sums[indices[i]]), 1);
             sums[indices[i]] = 0;
         }

@@ -322,10 +322,10 @@ VEC_FN T S(sum_run)(ts_dtype kind, const void *p, int64_t i, int64_t n)
     return (T)total;
 }
 
-/** Computes the share that elements o to o + count - 1 of the forward op's result, whose taps are
- * t, have in a part of a line of y: elements `first` to first + n - 1, whose sums begin at `to`.
- * The forward op stores these elements; a gradient adds their terms to the sums. x: index of the
- * line's first element in the argument. */
+/** Processes elements o to o + count - 1 of the forward op's result, whose taps are t, for elements
+ * `first` to first + n - 1 of a line of y, whose sums begin at `to`. In the forward op, y is the
+ * result, and the function stores the elements. In the gradient, it adds the terms of their
+ * gradients to the sums. x: index of the line's first element in the argument. */
 VEC_FN void S(add_taps)(ts_dtype kind, const line_job *job, const taps *t, int64_t o, int64_t count,
                         int64_t x, int64_t first, int64_t n, T *to)
 {

@@ -14,24 +14,24 @@
 #include "backends/cpu/vec.h"
 #include "core/tensor.h"
 
-/** How a product is divided, and the scratch memory that it needs. A member that a comment marks
- *  with "both" is used only if a_packed is set. */
+/** How a product is divided, and the scratch memory that it needs. A member whose comment begins
+ *  with "a_packed:" is used only if a_packed is set. */
 typedef struct ts_sgemm_plan {
     const ts_gemm *g;
     float *sums;                   /* the argument of ts_sgemm_cut() */
-    int64_t parts;                 /* both: parts of k, 1 or 2. The first part is written to the
+    int64_t parts;                 /* a_packed: parts of k, 1 or 2. The first part is written to the
                                       result, the second to `rest`, which is then added */
-    int64_t rows, columns, across; /* both: size of a tile; number of tiles per row of tiles */
-    int64_t count;                 /* both: number of tasks, which is tiles times parts */
+    int64_t rows, columns, across; /* a_packed: size of a tile; tiles per row of tiles */
+    int64_t count;                 /* a_packed: number of tasks: tiles times parts */
     float *packed, *rest;          /* in scratch: packed operands; result (m, n) and sums (m) of the
                                       second part */
     int64_t floats;                /* packed floats per task; 0 if the tasks share them */
     int64_t packed_floats;         /* floats before `rest` */
     bool small;                    /* a product of little work: no tiles, no scratch; only g, sums
                                       and bytes are valid */
-    bool a_packed, alone;          /* a_packed: each task packs its parts of both operands; else the
-                                      threads share a packed b, or read b in place. alone, both: the
-                                      calling thread runs all tasks */
+    bool a_packed, alone;          /* a_packed: each task packs its parts of both operands; if it is
+                                      false, the threads share a packed b, or read b in place. alone
+                                      (used only if a_packed): the calling thread runs all tasks */
     size_t bytes;                  /* bytes of scratch; may be 0 */
 } ts_sgemm_plan;
 

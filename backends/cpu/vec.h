@@ -41,8 +41,8 @@
 /** 0, 1 or 2: for #if around code of one variant. */
 #define VEC_ISA TS_V_PASTE(VEC_IS, TS_VARIANT)
 
-/* Without optimization, or with a sanitizer, functions are not inlined: the inlined code would take
- * up to thirty times as long to compile. */
+/* Without optimization, or with a sanitizer, functions are not inlined, because the inlined code
+ * takes many times as long to compile. */
 #if !defined __OPTIMIZE__ || defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define VEC_FN static __attribute__((unused))
 #else

@@ -18,7 +18,7 @@ VEC_FN vf vf_fma(vf a, vf b, vf c)
         c[i] = __builtin_fmaf(a[i], b[i], c[i]);
     return c;
 #else
-    return a * b + c; // two roundings: the library's fmaf is a hundred times slower
+    return a * b + c; // two roundings: fmaf() would be emulated in software, lane by lane
 #endif
 }
 VEC_FN vd vd_fma(vd a, vd b, vd c)
@@ -43,7 +43,7 @@ VEC_FN vd vd_sqrt(vd a)
         a[i] = __builtin_sqrt(a[i]);
     return a;
 }
-/* Adding and subtracting 2^23 (f64: 2^52) rounds the fraction away. Larger magnitudes, which have
+/* Adding and subtracting 2^23 (f64: 2^52) rounds to an integer. Larger magnitudes, which have
  * no fraction, Inf and NaN are returned unchanged. vf_copysign() restores the sign of -0. */
 VEC_FN vf vf_rint(vf a)
 {
@@ -88,7 +88,7 @@ VEC_FN vu vh_to_vu(vh h) { return __builtin_convertvector(h, vu); }
 VEC_FN vh vu_to_vh(vu v) { return __builtin_convertvector(v, vh); }
 
 /* f16 to f32: exponent and mantissa at f32's bit positions are the value times 2^-112, also for
- * denormals. A result of 65536 or more has the exponent of Inf or NaN. */
+ * denormals. A result of 65536 or more comes from Inf or NaN and gets their exponent in f32. */
 VEC_FN vf vh_to_vf_f16(vh h)
 {
     vu bits = vh_to_vu(h);

@@ -26,7 +26,7 @@ static inline double distance(ts_tensor *a, ts_tensor *b)
     return value(ts_max(ts_abs(ts_sub(a, b))));
 }
 
-/** A ts_function that squares its input, and its gradient. */
+/** The forward and the backward of a ts_function that squares its input. */
 static inline ts_status square_forward(ts_function_call *call, void *ctx, ts_tensor *const *in,
                                        int n, ts_tensor **out, int m)
 {

@@ -72,9 +72,10 @@ static const char *compare(const state *eager, const state *lazy, int turn)
 
 /**
  * Compares compiled calls of a program with eager ones; returns the first difference, or NULL.
- * Makes two calls, so that the second finds a plan. With graphs makes six, the last two with other
- * numbers; with replays seven, each with other inputs. An error may be reported when a call is
- * recorded or when the plan runs, so calls that fail are removed from the program first.
+ * Makes two compiled calls, so that the second finds a plan. With graphs it makes six calls, the
+ * last two with other numbers; with replays it makes seven, each with other inputs. An error may be
+ * reported when a call is recorded or when the plan runs, so calls that fail are removed from the
+ * program first.
  */
 static const char *differs(const program *drawn, const ts_compile_opts *opts)
 {

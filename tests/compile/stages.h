@@ -1,4 +1,5 @@
-/** @file stages.h  The last stage of plans, as TS_COMPILE sets it. */
+/** @file stages.h  Sets the environment variable TS_COMPILE, which names the last stage that the
+ * planner of compiled functions runs. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_COMPILE_STAGES_H
 #define TESTS_COMPILE_STAGES_H

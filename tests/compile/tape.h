@@ -1,8 +1,10 @@
 /**
- * @file tape.h  A mock device that supports capture. The host cannot read its memory (offset.h).
+ * @file tape.h  A mock device that supports capture. The host cannot read the device's memory
+ * (offset.h).
  *
- * A capture is a list of tasks. If the library has passed an order of parts (capture_order()), each
- * replay runs the parts in a drawn order that keeps all pairs. The device counts calls that CUDA
+ * A capture is a list of tasks. A part is the tasks that are queued after one capture_part(). If
+ * the library has passed an order of parts (capture_order()), each replay runs the parts in a drawn
+ * order that keeps all pairs. The device counts calls that CUDA
  * forbids while a stream captures: allocations, copies from and to the host, waits. It overwrites
  * new and freed memory.
  */
@@ -27,9 +29,10 @@ typedef struct task {
 struct ts_capture {
     task *kept, *fresh; /* tasks of the graph; tasks of the running capture */
     int nkept, nfresh, part;
-    ts_part_pair *pairs; /* order of the parts of `kept`; NULL: their number */
+    ts_part_pair *pairs; /* order of the parts of `kept`; NULL: parts run by ascending number */
     int npairs, parts;   /* number of pairs; largest number of a part + 1 */
-    int *state;          /* for a replay: the next task of each part, and whether it is done */
+    int *state;          /* for a replay: the next task of each part, and whether the part is
+                            done */
     int groups;          /* groups_run when the capture began */
     bool whole;          /* a replay does not run tasks of other parts between those of a part,
                             because groups share memory */

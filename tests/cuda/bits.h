@@ -1,4 +1,5 @@
-/** @file bits.h  The stage of plans in which compiled runs on a GPU have the bits of eager ones. */
+/** @file bits.h  Skips cases that compare the bits of compiled and eager calls on a GPU, unless
+ * TS_COMPILE=fuse excludes the groups whose bits differ. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_BITS_H
 #define TESSERA_TESTS_CUDA_BITS_H

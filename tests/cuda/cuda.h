@@ -1,5 +1,6 @@
 /** @file cuda.h  Common functions of the tests on a GPU. They use public headers only, and each
- * case opens the backend itself, because CUDA does not work in a forked child. */
+ * case opens the backend itself: cases run in forked children, which cannot use a CUDA context of
+ * their parent. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_H
 #define TESSERA_TESTS_CUDA_H

@@ -30,8 +30,9 @@ static inline double error_of(ts_tensor *t, ts_tensor *exact)
     return worst / most;
 }
 
-/** Unit of tolerances: in f32 the unit roundoff (half of the distance from 1 to the next number),
- *  in bf16 and f16 half of it. */
+/** Unit of tolerances. The unit roundoff of a dtype is half of the distance from 1 to the next
+ *  number. For bf16 and f16 the unit is half of their unit roundoff; for other dtypes it is the
+ *  unit roundoff of f32. */
 static inline double rounding(ts_dtype dtype)
 {
     return dtype == TS_BF16 ? 0x1p-9 : dtype == TS_F16 ? 0x1p-12 : 0x1p-24;

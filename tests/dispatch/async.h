@@ -47,7 +47,7 @@ static struct ts_stream *streams[8] = {&own};
 static int nstreams = 1;
 static bool broken;        /* work has failed; the next wait reports it */
 static bool deterministic; /* last value of set_deterministic */
-static _Atomic int pinned; /* live blocks */
+static _Atomic int pinned; /* live blocks of pinned memory */
 
 static void *work(void *arg)
 {
@@ -196,7 +196,7 @@ static ts_status synchronize_device(void *state, int device);
 static void host_free(void *state, int device, void *data, int64_t bytes)
 {
     (void)bytes;
-    synchronize_device(state, device); /* copies from it may be queued */
+    synchronize_device(state, device); /* copies from `data` may be queued */
     for (int i = 0; i < 8; i++)
         if (pins[i].data == data) {
             pins[i].data = NULL;
@@ -332,7 +332,8 @@ static ts_status event_synchronize(void *state, int device, ts_event *event)
     run_wait(&t);
     return TS_OK;
 }
-/** *ms: the sum of the numbers of the two events' last records, which tests can predict. */
+/** *ms: the sum of the numbers of the records that the two events reached last, which tests can
+ * predict. */
 static ts_status event_elapsed(void *state, int device, ts_event *start, ts_event *end, double *ms)
 {
     (void)state, (void)device;
@@ -419,7 +420,7 @@ static void set_up(void)
     OK(ts_register_backend(&mock, &key));
     device = (ts_device){key, 0};
 }
-/** Without it, memory checkers would report work that is still queued. */
+/** Waits for the device and ends its thread, so that memory checkers do not report queued work. */
 static void tear_down(void)
 {
     OK(ts_synchronize(device));

@@ -6,7 +6,7 @@
 #include "tests/faults/fault.h"
 
 /** Defines a test case that sweeps the body that follows the macro. `flags` are those of
- * fault_sweep(); the arguments after it are options of TS_TEST(). */
+ * fault_sweep(); the arguments after `flags` are options of TS_TEST(). */
 #define CALLS_WITH(name, flags, ...)                                    \
     static void name##_calls(fault_try *f, void *ctx);                  \
     TS_TEST(name##_runs_out_of_memory, .timeout = 300, __VA_ARGS__)     \

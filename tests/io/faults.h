@@ -1,6 +1,6 @@
 /**
- * @file faults.h  The table of system calls with a fault planted at the n-th call, and a trace of
- * the calls.
+ * @file faults.h  Replaces the table of system calls (ts_files, core/files.h) by functions that
+ * fail at the n-th call (fault_plant()) and write a trace of all calls.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_IO_FAULTS_H

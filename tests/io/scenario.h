@@ -35,7 +35,7 @@ static inline void make_folder(const scenario *s)
 }
 
 /* Checks after a failed save that the folder holds the whole new state or, unless must_be_new, the
- * whole old one; and that the next save removes what is left over. */
+ * whole old one; and that the next save removes the leftovers of the failed one. */
 static inline void check_after(const scenario *s, bool must_be_new, const char *place)
 {
     int64_t step = -1, newest = -1;

@@ -272,7 +272,7 @@ ts_vjp_rule draw_rule(const char *argument);
 
 /* ------------------------------------------------------------------------------ oracle.c ---- */
 
-/** Description of a function. */
+/** Flags of the called function, for begin(). */
 enum {
     MODES = 1,    /* it changes modes of the thread */
     OPENS = 2,    /* it opens a region, also if it fails */

@@ -77,7 +77,7 @@ __attribute__((unused)) static void check_error(const void *result, ts_status co
 /** Checks that the call returns NULL with this code and that message or hint contains `part`. */
 #define EXPECT_ERROR(call, code, part) \
     do { ts_error_clear(); check_error(call, code, part, __LINE__); } while (0)
-/** The same for calls that return a status. */
+/** EXPECT_ERROR() for calls that return a status. */
 #define EXPECT_STATUS(call, code, part)                                                            \
     do {                                                                                           \
         ts_error_clear();                                                                          \

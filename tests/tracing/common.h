@@ -43,7 +43,7 @@ static inline bool same(const ts_tensor *a, const ts_tensor *b)
                                    (size_t)ts_numel(a) * ts_dtype_size(ts_dtype_of(a))) == 0);
 }
 
-/** Output of ts_graph_write(), to be freed. */
+/** Output of ts_graph_write(); the caller frees it. */
 static inline char *written(const ts_graph *graph, ts_graph_format format)
 {
     char *text = NULL;
