@@ -50,30 +50,29 @@ bool attention_splits(const attention_call &c)
                                          (c.share > 1 || (int64_t)c.batches * c.heads < 128)));
 }
 
-/* Minimises an estimate of the time, in half units; a unit is the time of a block for S::unit keys.
- * A block starts with empty rings, which costs about one unit; the second kernel costs 1.5
- * units. */
+int attention_best_splits(int64_t tiles, int64_t units, int64_t slots, bool uneven)
+{
+    int64_t best = 1, least = INT64_MAX;
+    for (int64_t splits = 1; splits <= units && splits <= 2 * slots; splits++) {
+        int64_t waves = (tiles * splits + slots - 1) / slots, each = (units + splits - 1) / splits,
+                cost = 2 * waves * (each + 1) + (splits > 1 ? 3 : 0);
+        if (cost < least) {
+            least = cost;
+            best = splits;
+        }
+    }
+    /* runs of unequal lengths: several waves of short runs balance the multiprocessors */
+    int64_t even = uneven && tiles ? (4 * slots + tiles - 1) / tiles : 1;
+    even = even < units / 4 ? even : units / 4;
+    return (int)(best > even ? best : even);
+}
 int attention_split_count(const attention_call &c)
 {
     return with_split_shape(c, [&]<class T, int DEPTH, int TALL>() {
         using S = attention_split_shape<T, DEPTH, TALL>;
-        constexpr int64_t slots = 132 * S::blocks; /* blocks at once, of an H200 */
-        int64_t tiles = tiles_of<S>(c), window = (int64_t)c.left + c.right + c.rows,
-                seen = window < c.keys ? window : c.keys, units = (seen + S::unit - 1) / S::unit;
-        int64_t best = 1, least = INT64_MAX;
-        for (int64_t splits = 1; splits <= units && splits <= 2 * slots; splits++) {
-            int64_t waves = (tiles * splits + slots - 1) / slots,
-                    each = (units + splits - 1) / splits,
-                    cost = 2 * waves * (each + 1) + (splits > 1 ? 3 : 0);
-            if (cost < least) {
-                least = cost;
-                best = splits;
-            }
-        }
-        /* runs of unequal lengths: several waves of short runs balance the multiprocessors */
-        int64_t even = c.uneven && tiles ? (4 * slots + tiles - 1) / tiles : 1;
-        even = even < units / 4 ? even : units / 4;
-        return (int)(best > even ? best : even);
+        int64_t window = (int64_t)c.left + c.right + c.rows, seen = window < c.keys ? window : c.keys;
+        return attention_best_splits(tiles_of<S>(c), (seen + S::unit - 1) / S::unit,
+                                     132 * S::blocks, c.uneven); /* of an H200 */
     });
 }
 
