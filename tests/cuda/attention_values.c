@@ -315,7 +315,7 @@ TS_TEST(attention_of_a_sample_of_problems_has_the_error_of_separate_ops_on_the_C
         {TS_BF16, 3, 2, 1, 130, 200, 72, .padded = true, .lengths = 5},
         {TS_F16, 140, 2, 1, 20, 30, 16, .causal = true}, /* one kernel, several heads a block */
         {TS_BF16, 3, 4, 1, 2, 500, 128, .padded = true, .lengths = 6, .causal = true},
-        {TS_BF16, 1, 1, 1, 70, 65, 192, .lies = ODD},                       /* sm_80, depth 256 */
+        {TS_BF16, 1, 1, 1, 70, 65, 192, .lies = ODD}, /* sm_80, depth 256 */
         {TS_BF16, 1, 2, 1, 70, 65, 72, .softcap = 2, .dropout_p = 0.2, .mask = "qk",
          .mask_dtype = TS_BOOL},
         {TS_BF16, 1, 4, 1, 1, 700, 64, .causal = true}, /* few rows */

@@ -25,7 +25,9 @@ namespace ts {
 template <class T, int CHUNKS, bool MANY> struct attention_split_backward_shape {
     static constexpr int wide = CHUNKS * vec16<T>, columns = 32 * wide, threads = 256,
                          warps = threads / 32,
-                         rows = !MANY ? 1 : sizeof(T) == 4 ? 64 / wide : 4,
+                         rows = !MANY            ? 1
+                                : sizeof(T) == 4 ? 64 / wide
+                                                 : 4,
                          keys = MANY || CHUNKS == 2 ? 1 : 2, blocks = MANY ? 2 : 3;
 };
 
@@ -49,8 +51,8 @@ __device__ __forceinline__ void sum_both(float &x, float &y, int lanes)
  * c.splits > 1, writes the run's sums for dq to c.parts instead, for
  * attention_split_backward_merge_kernel(). `lanes`: lanes of a team. */
 template <class T, int CHUNKS, bool MANY>
-static __global__ void
-__launch_bounds__(256, (attention_split_backward_shape<T, CHUNKS, MANY>::blocks))
+static __global__ void __launch_bounds__(256,
+                                         (attention_split_backward_shape<T, CHUNKS, MANY>::blocks))
     attention_split_backward_kernel(const __grid_constant__ attention_call c, int lanes)
 {
     using S = attention_split_backward_shape<T, CHUNKS, MANY>;
@@ -59,6 +61,9 @@ __launch_bounds__(256, (attention_split_backward_shape<T, CHUNKS, MANY>::blocks)
     __shared__ float2 pairs[ROWS]; /* as in c.pairs */
     __shared__ attention_split_row places[ROWS];
     __shared__ float sums[S::warps][S::columns];
+    /* of a team's pairs: the mask's addend, and the factor of dropout. Outside the unrolled loops,
+       whose code must fit the instruction cache */
+    __shared__ float2 rules[S::threads / 4][KEYS][ROWS];
     begin_next_kernel();
     int warp = threadIdx.x / 32, lane = threadIdx.x % lanes, team = threadIdx.x / lanes,
         teams = S::threads / lanes, groups = c.heads / c.share, packed = c.share * c.rows;
@@ -121,6 +126,24 @@ __launch_bounds__(256, (attention_split_backward_shape<T, CHUNKS, MANY>::blocks)
                     values[j][i] = *(const vec<T, VEC> *)(v + column_of(i));
             }
         }
+        if (c.rules) {
+            __syncwarp();
+#pragma unroll 1
+            for (int i = lane; i < KEYS * packed; i += lanes) {
+                int r = i / KEYS, key = from + i % KEYS * teams + team;
+                attention_split_row at = places[r];
+                float2 rule = {0, 1};
+                if (sees(span, at.row, key)) {
+                    if (c.mask_type != NO_MASK)
+                        rule.x =
+                            attention_added<float>(c, batch, at.head, at.row, key, own_mask<T>(c));
+                    if (c.dropout)
+                        rule.y = attention_kept<float>(c, batch, at.head, at.row, key);
+                }
+                rules[team][i % KEYS][r] = rule;
+            }
+            __syncwarp();
+        }
         float k[KEYS][WIDE], v[KEYS][WIDE], dk[KEYS][WIDE] = {}, dv[KEYS][WIDE] = {};
 #pragma unroll
         for (int j = 0; j < KEYS; j++)
@@ -139,16 +162,7 @@ __launch_bounds__(256, (attention_split_backward_shape<T, CHUNKS, MANY>::blocks)
                 break;
             attention_split_row at = places[r];
             float2 pair = pairs[r];
-            bool visible[KEYS];
-            float added[KEYS] = {}, q[WIDE], g[WIDE];
-#pragma unroll
-            for (int j = 0; j < KEYS; j++) {
-                int key = from + j * teams + team;
-                visible[j] = sees(span, at.row, key);
-                if (c.mask_type != NO_MASK && visible[j])
-                    added[j] =
-                        attention_added<float>(c, batch, at.head, at.row, key, own_mask<T>(c));
-            }
+            float q[WIDE], g[WIDE];
 #pragma unroll
             for (int i = 0; i < CHUNKS; i++)
 #pragma unroll
@@ -158,7 +172,9 @@ __launch_bounds__(256, (attention_split_backward_shape<T, CHUNKS, MANY>::blocks)
                 }
 #pragma unroll
             for (int j = 0; j < KEYS; j++) {
-                float score = 0, change = 0, slope = 1, kept = 1;
+                float score = 0, change = 0, slope = 1;
+                float2 rule = c.rules ? rules[team][j][r] : float2{0, 1};
+                bool visible = sees(span, at.row, from + j * teams + team);
 #pragma unroll
                 for (int e = 0; e < WIDE; e++) {
                     score += q[e] * k[j][e];
@@ -166,18 +182,15 @@ __launch_bounds__(256, (attention_split_backward_shape<T, CHUNKS, MANY>::blocks)
                 }
                 sum_both(score, change, lanes);
                 if (c.adjusted)
-                    score = attention_score(c, score, added[j], slope);
-                if (c.dropout)
-                    kept = attention_kept<float>(c, batch, at.head, at.row,
-                                                 from + j * teams + team);
+                    score = attention_score(c, score, rule.x, slope);
                 float power = score * c.to_log2 - pair.x;
                 if (c.adjusted) /* > 0 only by rounding, for scores near -2e38 */
                     power = power > 0 ? 0 : power;
                 float p = 0, ds = 0;
-                if (visible[j] && added[j] != -INFINITY) {
+                if (visible && rule.x != -INFINITY) {
                     p = exp2_fast(power);
-                    ds = p * (change * kept - pair.y) * slope;
-                    p *= kept;
+                    ds = p * (change * rule.y - pair.y) * slope;
+                    p *= rule.y;
                 }
 #pragma unroll
                 for (int e = 0; e < WIDE; e++) {
@@ -258,8 +271,8 @@ static __global__ void __launch_bounds__(256)
     wait_for_kernel_in_front();
     if (at.row >= span.rows)
         return;
-    const float4 *from = (const float4 *)c.parts + (int64_t)blockIdx.x * c.splits * lanes +
-                         threadIdx.x % lanes;
+    const float4 *from =
+        (const float4 *)c.parts + (int64_t)blockIdx.x * c.splits * lanes + threadIdx.x % lanes;
     float4 sum = {};
 #pragma unroll 4
     for (int i = team; i < c.splits && team < teams; i += teams) {
