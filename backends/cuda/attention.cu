@@ -3,8 +3,8 @@
  * selection of its kernels.
  *
  * Depths that are multiples of 8 up to 256 use tensor cores: halves on Hopper use wgmma, unless an
- * option or the depth forbids it; other halves, and f32, use mma. Forward calls with few rows use
- * kernels that split the keys. All other calls, such as f64, use plain kernels.
+ * option or the depth forbids it; other halves, and f32, use mma. Calls with few rows use kernels
+ * that split the keys. All other calls, such as f64, use plain kernels.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/attention/attention.cuh"
@@ -18,7 +18,7 @@
 
 using namespace ts;
 
-enum { PLAIN, MMA, WGMMA, SPLIT }; /* kernels, in order of preference; SPLIT is forward only */
+enum { PLAIN, MMA, WGMMA, SPLIT }; /* kernels, in order of preference */
 
 /** True if kernels can use t in place: the last dim is dense, and the strides of other dims with
  * more than one element are multiples of `grain` elements. With grain > 1 the data must be 16-byte
@@ -214,11 +214,15 @@ static int best_forward_path(const attention_call &c, const ts_attention &a, ts_
     return SPLIT;
 }
 
-/** best_path(), or plain kernels where a block lacks shared memory. */
+/** best_path(), or the kernels for few rows, or plain kernels where a block lacks shared memory. */
 static int best_backward_path(const attention_call &c, const ts_attention &a, ts_dtype dtype,
                               const ts_cuda_device *device, const char **why)
 {
     int path = best_path(c, a, dtype, device, 128, why);
+    if (path != PLAIN && allowed_path() == WGMMA && attention_splits_backward(c)) {
+        *why = nullptr;
+        return SPLIT;
+    }
     if (path != MMA || attention_mma_holds(c, true))
         return path;
     *why = "too little shared memory for the depth";
@@ -262,9 +266,12 @@ static bool takes_one_pass(const attention_call &c, int path)
     return path == WGMMA && !ts_deterministic() && c.dq.data && (c.dk.data || c.dv.data);
 }
 
-/** Bytes of c.parts: the larger need of the two passes of the mma kernels; 0 for other kernels. */
+/** Bytes of c.parts: of the runs of split kernels, or the larger need of the two passes of the mma
+ * kernels; 0 for other kernels. */
 static int64_t part_bytes(const attention_call &c, int path)
 {
+    if (path == SPLIT)
+        return attention_split_backward_bytes(c);
     if (path != MMA)
         return 0;
     int64_t keys = c.dk.data || c.dv.data ? attention_mma_part_bytes(c, true) : 0,
@@ -274,6 +281,8 @@ static int64_t part_bytes(const attention_call &c, int path)
 
 template <class T> static cudaError_t run_backward(attention_call c, int path, cudaStream_t stream)
 {
+    if (path == SPLIT)
+        return attention_split_backward<T>(c, stream);
     cudaError_t e = cudaErrorNotSupported;
     if constexpr (sizeof(T) == 2)
         if (c.owned)
@@ -414,7 +423,9 @@ static ts_status backward(ts_frame *f)
         if (c.q_starts) /* and padding between sequences: first_pair_of() */
             c.pair_rows += (int64_t)c.batches * 128;
     }
-    int64_t rows = (c.q_starts ? 1 : a.batch) * a.heads * c.pair_rows,
+    if (path == SPLIT)
+        c.splits = attention_split_backward_count(c);
+    int64_t rows = path == SPLIT ? 0 : (c.q_starts ? 1 : a.batch) * a.heads * c.pair_rows,
             pairs = (rows * (dtype == TS_F64 ? 16 : 8) + 15) / 16 * 16,
             sums = takes_one_pass(c, path) && !c.owned
                        ? rows * attention_sum_columns(c) * (int64_t)sizeof(float)

@@ -4,7 +4,8 @@
  * member fills the same part of every row. Members that have the result's dtype and its layout
  * (contiguous or channels-last) are copied by one kernel: a block finds its member by binary search
  * and copies units of up to 16 bytes. Small members of the result's dtype and other strides are
- * copied together, element by element; other members are copied one by one.
+ * copied together, element by element, with all other members if the result is small; other members
+ * are copied one by one.
  */
 // SPDX-License-Identifier: MIT
 #include <string.h>
@@ -59,7 +60,9 @@ static __global__ void __launch_bounds__(UNITS_THREADS)
 
 enum {
     STRIDED = 12,
-    STRIDED_BYTES = 4 << 20 /* of the largest member that is copied with others */
+    STRIDED_BYTES = 4 << 20, /* of the largest member that is copied with others */
+    MIXED_BYTES = 1 << 18    /* of the largest result that one launch copies element by element
+                                sooner than two launches */
 };
 
 /** Offsets of a member's elements in the result and in the member. */
@@ -204,18 +207,22 @@ static ts_status join(ts_frame *f, bool stack)
                    item,
             row = ts_size(out, dim) * step;
     int64_t outer = ts_numel(out) * item / row, at = 0;
+    bool mixed = false;
     auto part_of = [&](uint32_t i, int64_t begin) {
         const ts_tensor *t = list->list[i];
         part p = {t, begin, 0, false, false};
         if (!ts_numel(t) || ts_ndim(t) + stack != ts_ndim(out))
             return p; /* ignored */
         p.length = stack ? 1 : ts_size(t, dim);
-        p.packed = (last ? dense_last(t) : flat && ts_is_contiguous(t)) &&
+        p.packed = !mixed && (last ? dense_last(t) : flat && ts_is_contiguous(t)) &&
                    ts_dtype_of(t) == ts_dtype_of(out) && outer * p.length * step < (int64_t)1 << 31;
         p.strided = !p.packed && ts_dtype_of(t) == ts_dtype_of(out) &&
                     ts_numel(t) * item <= STRIDED_BYTES;
         return p;
     };
+    if (list->count <= STRIDED && ts_numel(out) * item <= MIXED_BYTES)
+        for (uint32_t i = 0; i < list->count && !mixed; i++)
+            mixed = part_of(i, 0).strided;
     strided_members strided;
     strided.count = 0;
     strided.first[0] = 0;

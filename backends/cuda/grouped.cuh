@@ -1,8 +1,9 @@
 /**
  * @file grouped.cuh  Reduce by key: sums of rows with equal keys, in the order of the rows, for the
  * gradient of an embedding, index_add and scatter_add (index.cu). Keys are sorted with the rows'
- * positions (sort.cuh). Then each key has one group of threads, its owner, which adds the key's
- * rows, so there are no atomic additions and results are bitwise reproducible.
+ * positions (sort.cuh), unless there are few rows of one element. Then each key has one group of
+ * threads, its owner, which adds the key's rows, so there are no atomic additions and results are
+ * bitwise reproducible.
  *
  * For a frequent key, one group would add a long chain of rows. Therefore other groups first add
  * the rows of each span that has a single key: a span is SPAN consecutive sorted rows. Then they
@@ -202,6 +203,43 @@ static __global__ void __launch_bounds__(256)
         }
 }
 
+enum { GROUPED_FEW = 2048 /* rows whose keys each block compares sooner than they are sorted */ };
+
+/** Adds rows of one element to the elements of out whose keys occur, without a sort. A warp of a
+ * key's first row adds the rows of this key, every 32nd in a lane; warps of other rows do
+ * nothing. */
+template <class T, class I, class F>
+static __global__ void __launch_bounds__(256)
+    grouped_few_kernel(grouping g, const __grid_constant__ F key_of, const T *__restrict__ x,
+                       T *out)
+{
+    __shared__ I keys[GROUPED_FEW];
+    int count = (int)g.count, lane = threadIdx.x % 32,
+        mine = (int)(blockIdx.x * 8 + threadIdx.x / 32);
+    I position;
+    for (int i = threadIdx.x; i < count; i += 256)
+        keys[i] = key_of((I)i, position);
+    __syncthreads();
+    if (mine >= count || (int64_t)keys[mine] >= g.bound)
+        return;
+    I key = keys[mine];
+    wide_t<T> sum = 0;
+    for (int i = lane; i - lane < count; i += 32) {
+        bool same = i < count && keys[i] == key;
+        if (__any_sync(~0u, same && i < mine))
+            return;
+        if (same) {
+            key_of((I)i, position);
+            sum += widen(x[position]);
+        }
+    }
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        sum += __shfl_xor_sync(~0u, sum, step);
+    if (lane == 0)
+        out[key] = narrow<T>(widen(out[key]) + sum);
+}
+
 /** Bytes for the sums of spans of `step` rows, rounded up to a multiple of 32. */
 template <class T> int64_t spans_bytes(const grouping &g, int64_t step)
 {
@@ -228,6 +266,12 @@ cudaError_t grouped_run(const grouping &g, sorter<I> &sort, const F &key_of, con
                         void *scratch, bool every, cudaStream_t stream)
 {
     using A = wide_t<T>;
+    if constexpr (sizeof(I) == 4 && !std::is_integral_v<T>)
+        if (!every && g.outer * g.inner == 1 && g.count <= GROUPED_FEW) {
+            grouped_few_kernel<T, I>
+                <<<(unsigned)(g.count + 7) / 8, 256, 0, stream>>>(g, key_of, x, out);
+            return cudaPeekAtLastError();
+        }
     char *behind = (char *)scratch + spans_bytes<T>(g, SPAN);
     A *spans = (A *)scratch, *spans2 = (A *)behind;
     I *first = every ? (I *)(behind + spans_bytes<T>(g, SPAN * SPAN)) : nullptr;

@@ -152,6 +152,33 @@ static __global__ void __launch_bounds__(POSITIONS)
     give_losses<T>(c, target, [&](int64_t, int64_t own) { return -widen(x[own]); }, out, parts);
 }
 
+enum { NLL_FEW = 8 * POSITIONS /* positions that one block adds sooner than two launches */ };
+
+/** nll_kernel() and total_kernel() for at most NLL_FEW positions. */
+template <class T>
+static __global__ void __launch_bounds__(POSITIONS)
+    nll_few_kernel(classes c, const T *x, indices target, bool mean, T *out)
+{
+    double sum = 0, some = 0;
+    int positions = (int)(c.l.outer * c.l.inner);
+#pragma unroll
+    for (int u = 0; u < NLL_FEW / POSITIONS; u++) {
+        int at = u * POSITIONS + (int)threadIdx.y;
+        if (at >= positions || target.at(at) == c.ignored)
+            continue;
+        int64_t goal = target.checked(at, c.l.count);
+        sum += goal < 0
+                   ? NAN
+                   : -widen(x[(at / c.l.inner * c.l.count + goal) * c.l.inner + at % c.l.inner]);
+        some++;
+    }
+    sum = line_reduce<1, POSITIONS, op_sum>(sum);
+    if (mean)
+        sum /= line_reduce<1, POSITIONS, op_sum>(some);
+    if (threadIdx.y == 0)
+        *out = narrow<T>((wide_t<T>)sum);
+}
+
 /** Factor that makes the probabilities exp(x - lse) of a position sum to 1 if lse lost digits;
  * otherwise 1. LANES adjacent threads per position, a power of 2. */
 template <class T, int LANES>
@@ -282,21 +309,60 @@ static __global__ void __launch_bounds__(LONG)
     }
 }
 
-/** Writes the gradient of each position's target; all other elements of dx are 0 already. */
+enum {
+    NLL_SHORT = 1 << 18 /* elements of a gradient that one kernel writes sooner than a memset
+                           and a kernel */
+};
+
+/** The number of positions whose target is not ignored, counted by a block of POSITIONS threads. */
+static __device__ __forceinline__ unsigned long long counted(const classes &c,
+                                                             const indices &target)
+{
+    int positions = (int)(c.l.outer * c.l.inner), some = 0;
+    for (int i = 0; i < positions; i += POSITIONS) {
+        int at = i + (int)threadIdx.x;
+        some += __syncthreads_count(at < positions && target.at(at) != c.ignored);
+    }
+    return (unsigned long long)some;
+}
+
+/** Writes the gradient of each position's target; all other elements of dx are 0 already. counts:
+ * the result is that of a mean, and each block counts its positions, at most NLL_FEW. */
 template <class T>
 static __global__ void __launch_bounds__(POSITIONS)
     nll_backward_kernel(classes c, const T *g, bool each, const unsigned long long *count,
-                        indices target, T *dx)
+                        bool counts, indices target, T *dx)
 {
+    unsigned long long some = counts ? counted(c, target) : count ? *count : 1;
     int64_t at = (int64_t)blockIdx.x * POSITIONS + threadIdx.x;
     if (at >= c.l.outer * c.l.inner || target.at(at) == c.ignored)
         return;
     int64_t goal = target.checked(at, c.l.count);
-    wide_t<T> scale = widen(g[each ? at : 0]);
-    if (count)
-        scale /= (wide_t<T>)*count;
     if (goal >= 0)
-        dx[(at / c.l.inner * c.l.count + goal) * c.l.inner + at % c.l.inner] = narrow<T>(-scale);
+        dx[(at / c.l.inner * c.l.count + goal) * c.l.inner + at % c.l.inner] =
+            narrow<T>(-widen(g[each ? at : 0]) / (wide_t<T>)some);
+}
+
+/** nll_backward_kernel() for a gradient of at most NLL_SHORT elements, all of which it writes. */
+template <class T>
+static __global__ void __launch_bounds__(POSITIONS)
+    nll_backward_short(classes c, const T *g, bool each, const unsigned long long *count,
+                       bool counts, indices target, T *dx, split<uint32_t> inner,
+                       split<uint32_t> length)
+{
+    unsigned long long some = counts ? counted(c, target) : count ? *count : 1;
+    uint32_t i = blockIdx.x * POSITIONS + threadIdx.x;
+    if (i >= (uint32_t)(c.l.outer * c.l.count * c.l.inner))
+        return;
+    uint32_t line = inner.of(i), outer = length.of(line), k = line - outer * length.d,
+             at = outer * inner.d + i - line * inner.d;
+    int64_t goal = target.at(at);
+    wide_t<T> slope = 0;
+    if (k == 0 && goal != c.ignored)
+        target.checked(at, c.l.count);
+    if (goal == k && goal != c.ignored)
+        slope = -widen(g[each ? at : 0]) / (wide_t<T>)some;
+    dx[i] = narrow<T>(slope);
 }
 
 static unsigned blocks_for(int64_t n)
@@ -383,6 +449,12 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
             bool none = reduction == TS_REDUCTION_NONE;
             T *out = data_of<T>(f->rets[0]), *each = none ? out : nullptr;
             double *parts = (double *)sums.parts();
+            if constexpr (NLL)
+                if (!none && positions <= NLL_FEW) {
+                    nll_few_kernel<T><<<1, dim3(1, POSITIONS), 0, k.stream>>>(
+                        c, x, target, reduction == TS_REDUCTION_MEAN, out);
+                    return cudaPeekAtLastError();
+                }
             if (positions) {
                 if constexpr (NLL)
                     nll_kernel<T><<<(unsigned)blocks, dim3(1, POSITIONS), 0, k.stream>>>(
@@ -457,14 +529,20 @@ template <bool NLL> static ts_status backward_classes(ts_frame *f)
         int64_t n = positions * c.l.count;
         if (!n)
             return cudaSuccess;
-        unsigned long long *count = reduction == TS_REDUCTION_MEAN
-                                        ? scratch.count(target, positions, c.ignored, k.stream)
-                                        : nullptr;
+        bool mean = reduction == TS_REDUCTION_MEAN, counts = NLL && mean && positions <= NLL_FEW;
+        unsigned long long *count =
+            mean && !counts ? scratch.count(target, positions, c.ignored, k.stream) : nullptr;
+        auto blocks = [](int64_t m) { return (unsigned)((m + POSITIONS - 1) / POSITIONS); };
         if constexpr (NLL) {
-            cudaMemsetAsync(dx, 0, (size_t)n * sizeof(T), k.stream);
-            nll_backward_kernel<T>
-                <<<(unsigned)((positions + POSITIONS - 1) / POSITIONS), POSITIONS, 0, k.stream>>>(
-                    c, g, each, count, target, dx);
+            if (n <= NLL_SHORT) {
+                nll_backward_short<T><<<blocks(n), POSITIONS, 0, k.stream>>>(
+                    c, g, each, count, counts, target, dx, split<uint32_t>(c.l.inner),
+                    split<uint32_t>(c.l.count));
+            } else {
+                cudaMemsetAsync(dx, 0, (size_t)n * sizeof(T), k.stream);
+                nll_backward_kernel<T><<<blocks(positions), POSITIONS, 0, k.stream>>>(
+                    c, g, each, count, counts, target, dx);
+            }
         } else {
             launch_slopes<T>(c, g, each, count, x, target, (const A *)ts_kernel_data(known),
                              (A *)scratch.parts(), dx, k.stream);

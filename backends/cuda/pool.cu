@@ -200,15 +200,15 @@ template <int V> __device__ __forceinline__ void load_taps(int (&x)[V], const ui
 
 /** Gradient y of max pooling with K x K windows in the last two dims that touch and cover the
  * input: a thread writes V channels of a window's pixels. `all`, `index`: of the windows. */
-template <class T, class I, int V, int K, class AT>
+template <class T, int V, int K, class AT>
 __global__ void __launch_bounds__(THREADS)
     spread_kernel(const T *g, const AT *at, T *y, const __grid_constant__ pool_call p,
-                  index_split<I> index, I all)
+                  index_split<uint32_t> index, uint32_t all)
 {
     constexpr bool TAPS = sizeof(AT) == 1;
     int width = p.a[2].in;
     using A = wide_t<T>;
-    I i = (I)blockIdx.x * THREADS + threadIdx.x;
+    uint32_t i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= all)
         return;
     int d, h, w, best_at[V];
@@ -409,10 +409,13 @@ template <class AT> ts_status max_pool(ts_frame *f)
                         <<<blocks(all), THREADS, 0, on.stream>>>(x, y, named, p, at, (I)all);
                     return cudaPeekAtLastError();
                 };
-                int k = square(p);
-                return k == 2   ? run.template operator()<2>()
-                       : k == 3 ? run.template operator()<3>()
-                                : run.template operator()<0>();
+                if constexpr (sizeof(I) == 4) {
+                    if (square(p) == 2)
+                        return run.template operator()<2>();
+                    if (square(p) == 3)
+                        return run.template operator()<3>();
+                }
+                return run.template operator()<0>();
             });
         });
     });
@@ -437,19 +440,19 @@ template <class AT> ts_status launch_gradient(ts_frame *f, const pool_call &p)
         T *y = data_of<T>(f->rets[0]);
         const AT *from = data_of<AT>(f->args[1]);
         return with_channels<T>(p, g, y, from, [&]<int V>() {
-            if (touching(p))
-                return with_numbers(count / V, [&]<class I>() {
-                    auto spread = [&]<int K>() {
-                        index_split<I> at = {split<I>(p.channels / V), split<I>(p.a[2].out),
-                                             split<I>(p.a[1].out), split<I>(p.a[0].out)};
-                        I windows = (I)(count / V / (K * K));
-                        spread_kernel<T, I, V, K, AT><<<blocks(windows), THREADS, 0, on.stream>>>(
-                            g, from, y, p, at, windows);
-                        return cudaPeekAtLastError();
-                    };
-                    return square(p) == 2 ? spread.template operator()<2>()
-                                          : spread.template operator()<3>();
-                });
+            if (touching(p) && count / V <= INT32_MAX) {
+                auto spread = [&]<int K>() {
+                    using I = uint32_t;
+                    index_split<I> at = {split<I>(p.channels / V), split<I>(p.a[2].out),
+                                         split<I>(p.a[1].out), split<I>(p.a[0].out)};
+                    I windows = (I)(count / V / (K * K));
+                    spread_kernel<T, V, K, AT>
+                        <<<blocks(windows), THREADS, 0, on.stream>>>(g, from, y, p, at, windows);
+                    return cudaPeekAtLastError();
+                };
+                return square(p) == 2 ? spread.template operator()<2>()
+                                      : spread.template operator()<3>();
+            }
             constexpr int RUN = gradient_run<T, V>;
             int64_t runs = (p.a[2].in + RUN - 1) / RUN, all = count / V / p.a[2].in * runs;
             return with_numbers(all, [&]<class I>() {

@@ -66,6 +66,14 @@ __device__ __forceinline__ void resample_position(const geometry &c, const T *x,
     reads<TRANSPOSED> depth(c.a[0], d), height(c.a[1], h), width(c.a[2], w);
     int di, hi, wi;
     double dw, hw, ww;
+    /* A gradient's weights take long to compute, and all rows have the same. */
+    constexpr int KNOWN = TRANSPOSED ? 8 : 1;
+    int columns[KNOWN];
+    double weights[KNOWN];
+    bool rows = TRANSPOSED && c.a[2].map != TS_AXIS_NEAREST && depth.count() * height.count() > 1;
+#pragma unroll 1
+    for (int k = 0; rows && k < KNOWN && k < width.count(); k++)
+        width.get(k, columns[k], weights[k]);
     for (int i = 0; i < depth.count(); i++) {
         if (!depth.get(i, di, dw))
             continue;
@@ -103,9 +111,13 @@ __device__ __forceinline__ void resample_position(const geometry &c, const T *x,
                     add(width.list.first + k, (A)hw);
                 continue;
             }
-            for (int k = 0; k < width.count(); k++)
-                if (width.get(k, wi, ww))
+            for (int k = 0; k < width.count(); k++) {
+                bool known = rows && k < KNOWN;
+                if (known)
+                    wi = columns[k % KNOWN], ww = weights[k % KNOWN];
+                if (known ? ww != 0 : width.get(k, wi, ww))
                     add(wi, (A)(hw * ww));
+            }
         }
     }
 #pragma unroll
@@ -115,73 +127,139 @@ __device__ __forceinline__ void resample_position(const geometry &c, const T *x,
                 to_word(pack<T, V>(sum[n]));
 }
 
+using count = split<uint32_t>;
+
 /** Contiguous: a thread computes one position of up to PLANES planes. */
-template <class T, bool TRANSPOSED, class I>
+template <class T, bool TRANSPOSED>
 __global__ void __launch_bounds__(THREADS)
-    plane_kernel(const T *x, T *y, const __grid_constant__ geometry c, split<I> positions,
-                 split<I> width, split<I> height, I all)
+    plane_kernel(const T *x, T *y, const __grid_constant__ geometry c, count positions, count width,
+                 count height, uint32_t all)
 {
-    I i = (I)blockIdx.x * THREADS + threadIdx.x;
+    uint32_t i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= all)
         return;
-    I group = positions.of(i), position = i - group * positions.d, row = width.of(position),
-      d = height.of(row);
+    uint32_t group = positions.of(i), position = i - group * positions.d, row = width.of(position),
+             d = height.of(row);
     int64_t plane = (int64_t)group * PLANES, have = (int64_t)c.have[0] * c.have[1] * c.have[2];
-    int count = (int)min(c.planes - plane, (int64_t)PLANES);
+    int planes = (int)min(c.planes - plane, (int64_t)PLANES);
     resample_position<T, 1, PLANES, TRANSPOSED>(
         c, x + plane * have, y + plane * (int64_t)positions.d + position, (int)d,
         (int)(row - d * height.d), (int)(position - row * width.d), have, (int64_t)positions.d, 1,
-        count);
+        planes);
 }
 
 /** Channels-last: a thread computes a vector of V channels of one position or, if V is 1, up to
  * CHANNELS channels, `vectors` apart. */
-template <class T, int V, bool TRANSPOSED, class I>
+template <class T, int V, bool TRANSPOSED>
 __global__ void __launch_bounds__(THREADS)
-    pixel_kernel(const T *x, T *y, const __grid_constant__ geometry c, split<I> vectors,
-                 split<I> positions, split<I> width, split<I> height, I all)
+    pixel_kernel(const T *x, T *y, const __grid_constant__ geometry c, count vectors,
+                 count positions, count width, count height, uint32_t all)
 {
     constexpr int N = V == 1 ? CHANNELS : 1;
-    I i = (I)blockIdx.x * THREADS + threadIdx.x;
+    uint32_t i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= all)
         return;
-    I pixel = vectors.of(i), n = positions.of(pixel), position = pixel - n * positions.d,
-      row = width.of(position), d = height.of(row), own = i - pixel * vectors.d;
+    uint32_t pixel = vectors.of(i), n = positions.of(pixel), position = pixel - n * positions.d,
+             row = width.of(position), d = height.of(row), own = i - pixel * vectors.d;
     int64_t have = (int64_t)c.have[0] * c.have[1] * c.have[2], k = (int64_t)own * V;
-    int count = N == 1 ? 1 : (int)((c.channels - own + vectors.d - 1) / vectors.d);
-    resample_position<T, V, N, TRANSPOSED>(c, x + (int64_t)n * have * c.channels + k,
-                                           y + (int64_t)pixel * c.channels + k, (int)d,
-                                           (int)(row - d * height.d),
-                                           (int)(position - row * width.d), vectors.d, vectors.d,
-                                           c.channels, count);
+    int channels = N == 1 ? 1 : (int)((c.channels - own + vectors.d - 1) / vectors.d);
+    resample_position<T, V, N, TRANSPOSED>(
+        c, x + (int64_t)n * have * c.channels + k, y + (int64_t)pixel * c.channels + k, (int)d,
+        (int)(row - d * height.d), (int)(position - row * width.d), vectors.d, vectors.d,
+        c.channels, channels);
+}
+
+/** Calls launch(first, all) for pieces of groups of planes, or of samples: the piece begins at
+ * `first` and has `all` threads, fewer than 2^31. each: threads of a group or sample. */
+template <class F> cudaError_t in_pieces(int64_t groups, int64_t each, F &&launch)
+{
+    int64_t most = INT32_MAX / each;
+    cudaError_t e = cudaSuccess;
+    for (int64_t first = 0; first < groups && e == cudaSuccess; first += most) {
+        int64_t n = groups - first < most ? groups - first : most;
+        launch(first, (uint32_t)(n * each));
+        e = cudaPeekAtLastError();
+    }
+    return e;
 }
 
 template <class T, bool TRANSPOSED>
-cudaError_t launch_sums(const geometry &c, bool last, const T *x, T *y, cudaStream_t stream)
+cudaError_t launch_sums(geometry c, bool last, const T *x, T *y, cudaStream_t stream)
 {
-    int64_t positions = (int64_t)c.made[0] * c.made[1] * c.made[2];
-    auto blocks = [](int64_t n) { return (unsigned)((n + THREADS - 1) / THREADS); };
-    if (!last) {
-        int64_t all = (c.planes + PLANES - 1) / PLANES * positions;
-        return with_numbers(all, [&]<class I>() {
-            plane_kernel<T, TRANSPOSED, I><<<blocks(all), THREADS, 0, stream>>>(
-                x, y, c, split<I>(positions), split<I>(c.made[2]), split<I>(c.made[1]), (I)all);
-            return cudaPeekAtLastError();
+    int64_t positions = (int64_t)c.made[0] * c.made[1] * c.made[2],
+            have = (int64_t)c.have[0] * c.have[1] * c.have[2], planes = c.planes;
+    auto blocks = [](uint32_t n) { return (n + THREADS - 1) / THREADS; };
+    count width(c.made[2]), height(c.made[1]);
+    if (!last)
+        return in_pieces((planes + PLANES - 1) / PLANES, positions, [&](int64_t g, uint32_t all) {
+            c.planes = planes - g * PLANES;
+            plane_kernel<T, TRANSPOSED><<<blocks(all), THREADS, 0, stream>>>(
+                x + g * PLANES * have, y + g * PLANES * positions, c, count(positions), width,
+                height, all);
         });
-    }
     auto run = [&]<int V>() {
-        int64_t vectors = V > 1 ? c.channels / V : (c.channels + CHANNELS - 1) / CHANNELS,
-                all = c.planes * positions * vectors;
-        return with_numbers(all, [&]<class I>() {
-            pixel_kernel<T, V, TRANSPOSED, I><<<blocks(all), THREADS, 0, stream>>>(
-                x, y, c, split<I>(vectors), split<I>(positions), split<I>(c.made[2]),
-                split<I>(c.made[1]), (I)all);
-            return cudaPeekAtLastError();
+        int64_t vectors = V > 1 ? c.channels / V : (c.channels + CHANNELS - 1) / CHANNELS;
+        return in_pieces(planes, positions * vectors, [&](int64_t n, uint32_t all) {
+            pixel_kernel<T, V, TRANSPOSED><<<blocks(all), THREADS, 0, stream>>>(
+                x + n * have * c.channels, y + n * positions * c.channels, c, count(vectors),
+                count(positions), width, height, all);
         });
     };
     if (in_vectors<T>(c.channels, {x, y}))
         return run.template operator()<vec16<T>>();
     return run.template operator()<1>();
+}
+
+enum {
+    WINDOW_LONG = 1024, /* elements of a window that a block adds sooner than a thread */
+    WINDOW_MIDDLE = 64, /* the same, for at most WINDOW_FEW windows */
+    WINDOW_FEW = 16384,
+    WINDOW_MOST = 1 << 28 /* elements of a window that has a 32-bit count */
+};
+
+/** Average pools of long windows of contiguous planes: a block adds one window. */
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    window_kernel(const T *x, T *y, const __grid_constant__ geometry c)
+{
+    using A = wide_t<T>;
+    __shared__ A sums[THREADS / 32];
+    int64_t line = blockIdx.x / c.made[2], slice = line / c.made[1], plane = slice / c.made[0];
+    taps d(c.a[0], (int)(slice % c.made[0])), h(c.a[1], (int)(line % c.made[1])),
+        w(c.a[2], (int)(blockIdx.x % c.made[2]));
+    x += ((plane * c.have[0] + d.first) * c.have[1] + h.first) * c.have[2] + w.first;
+    uint32_t count = (uint32_t)(d.count * h.count * w.count);
+    A sum = 0;
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
+        uint32_t row = i / (uint32_t)w.count, depth = row / (uint32_t)h.count;
+        sum += widen(x[((int64_t)depth * c.have[1] + (row - depth * h.count)) * c.have[2] +
+                       (i - row * w.count)]);
+    }
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (threadIdx.x % 32 == 0)
+        sums[threadIdx.x / 32] = sum;
+    __syncthreads();
+    if (threadIdx.x)
+        return;
+    for (int i = 1; i < (int)blockDim.x / 32; i++)
+        sum += sums[i];
+    y[blockIdx.x] = narrow<T>(count ? sum * (A)(c.factor * d.t * h.t * w.t) : (A)0);
+}
+
+/** Elements of the largest window of an average pool; 0 for other resampling. */
+int64_t window_of(const ts_resampling &r)
+{
+    int64_t n = 1;
+    for (const ts_axis &a : r.axis) {
+        if (a.map != TS_AXIS_WINDOW && a.map != TS_AXIS_ADAPTIVE)
+            return 0;
+        n *= a.map == TS_AXIS_WINDOW ? a.kernel < a.in ? a.kernel : a.in
+                                     : (a.in + a.out - 1) / a.out;
+    }
+    return r.transposed ? 0 : n;
 }
 
 /** Functor for fill_units() of ops that copy: returns vector i of the result, V adjacent units of
@@ -215,23 +293,24 @@ template <class U, int V, class I> struct copied {
         I first = from + i * V, p = pixel.of(first), row = width.of(p), column = p - row * width.d;
         int64_t start0 = start(row), start1 = V > 1 ? start(row + 1) : 0;
         vec<U, V> y;
-        auto fill = [&](auto &&taps_of) {
+        auto fill = [&](int map) { /* a constant: one test of the map for all units */
+                                   axis a = c.a[2];
+                                   a.map = map;
 #pragma unroll
-            for (int v = 0; v < V; v++) {
-                bool next = V > 1 && column + v >= width.d;
-                y.at[v] = get(next ? start1 : start0,
-                              taps_of((int)(column + v - (next ? width.d : 0))),
-                              first - p * pixel.d);
-            }
+                                   for (int v = 0; v < V; v++) {
+                                       bool next = V > 1 && column + v >= width.d;
+                                       y.at[v] =
+                                           get(next ? start1 : start0,
+                                               taps(a, (int)(column + v - (next ? width.d : 0))),
+                                               first - p * pixel.d);
+                                   }
         };
-        if (c.a[2].map == TS_AXIS_CONSTANT) /* known here: one test of the map for all units */
-            fill([&](int o) {
-                axis a = c.a[2];
-                a.map = TS_AXIS_CONSTANT;
-                return taps(a, o);
-            });
+        if (c.a[2].map == TS_AXIS_CONSTANT)
+            fill(TS_AXIS_CONSTANT);
+        else if (V > 1 && sizeof(I) == 4 && c.a[2].map == TS_AXIS_NEAREST)
+            fill(TS_AXIS_NEAREST);
         else
-            fill([&](int o) { return taps(c.a[2], o); });
+            fill(c.a[2].map);
         return y;
     }
 };
@@ -321,9 +400,24 @@ ts_status resample(ts_frame *f)
             ts_scalar_store(&f->args[3], ts_dtype_of(x), value);
         return copy(f, c, c.channels, value);
     }
+    int64_t each =
+        (int64_t)c.made[0] * c.made[1] * c.made[2] * ((c.channels + CHANNELS - 1) / CHANNELS);
+    if (each > INT32_MAX)
+        return ts_kernel_error(f, 0, TS_ERR_SHAPE, nullptr,
+                               "expected fewer than 2^31 results per plane, and 2^33 per "
+                               "channels-last image, on CUDA, got %lld",
+                               (long long)(ts_numel(y) / c.planes));
+    int64_t window = last ? 0 : window_of(r);
+    bool blocks = ts_numel(y) <= (window < WINDOW_LONG ? WINDOW_FEW : INT32_MAX) &&
+                  window >= WINDOW_MIDDLE && window <= WINDOW_MOST;
     return with_float(f, [&]<class T>(const call &on) {
         const T *from = (const T *)ts_kernel_data(x);
         T *to = (T *)ts_kernel_data(y);
+        if (blocks) {
+            unsigned threads = window < WINDOW_LONG ? 32 : THREADS;
+            window_kernel<T><<<(unsigned)ts_numel(y), threads, 0, on.stream>>>(from, to, c);
+            return cudaPeekAtLastError();
+        }
         return r.transposed ? launch_sums<T, true>(c, last, from, to, on.stream)
                             : launch_sums<T, false>(c, last, from, to, on.stream);
     });

@@ -35,6 +35,12 @@ TS_TEST(the_log_has_the_attention_kernels_of_each_call_and_the_reasons)
               *row = ts_narrow(x, 2, 0, 1);
     OK(ts_scaled_dot_product_attention_ex(row, x, x, NULL, NULL));
     ck_assert_ptr_nonnull(strstr(last, "cuda, split kernels: scaled_dot_product_attention("));
+    ts_tensor *leaf = ts_clone(row);
+    OK(leaf);
+    OK(ts_set_requires_grad(leaf, true));
+    OK(ts_backward(ts_sum(ts_scaled_dot_product_attention_ex(leaf, x, x, NULL, NULL))));
+    ck_assert_ptr_nonnull(
+        strstr(last, "cuda, split kernels: scaled_dot_product_attention_backward("));
     bool hopper = strstr(path_of(device, TS_BF16, 64, &causal), "not a Hopper GPU") == NULL;
     if (!hopper)
         return;

@@ -167,12 +167,13 @@ TS_TEST(attention_of_few_rows_has_the_error_of_separate_ops, .loop = 4, .timeout
     ts_manual_seed((uint64_t)(91 + _i));
     for (int turn = 0; turn < 60; turn++) {
         problem p = turn % 2 ? options[(turn / 2 + 30 * _i) % COUNT(options)] : (problem){0};
-        p.dtype = turn % 3 ? TS_BF16 : TS_F16;
+        p.dtype = turn % 4 == 3 ? TS_F32 : turn % 3 ? TS_BF16 : TS_F16;
         p.batch = p.packed ? p.batch : drawn_up_to(3, false);
         p.groups = drawn_up_to(3, false);
         p.heads = p.groups * shares[turn % COUNT(shares)];
         p.rows = drawn_up_to(turn % 4 ? 3 : 40 / (p.heads / p.groups), false);
-        p.keys = 15 + drawn_up_to(turn % 5 ? 3000 : 12000, true);
+        p.keys = turn % 8 == 3 ? drawn_up_to(20, false)
+                               : 15 + drawn_up_to(turn % 5 ? 3000 : 12000, true);
         p.depth = 8 * drawn_up_to(turn % 3 ? 16 : 32, false);
         p.value_depth = turn % 7 ? 0 : 8 * drawn_up_to(16, false);
         p.lies = (layout)(turn % LAYOUTS);
@@ -314,7 +315,7 @@ TS_TEST(attention_of_a_sample_of_problems_has_the_error_of_separate_ops_on_the_C
         {TS_BF16, 3, 2, 1, 130, 200, 72, .padded = true, .lengths = 5},
         {TS_F16, 140, 2, 1, 20, 30, 16, .causal = true}, /* one kernel, several heads a block */
         {TS_BF16, 3, 4, 1, 2, 500, 128, .padded = true, .lengths = 6, .causal = true},
-        {TS_BF16, 1, 1, 1, 70, 65, 192, .lies = ODD},                       /* sm_80, depth 256 */
+        {TS_BF16, 1, 1, 1, 70, 65, 192, .lies = ODD}, /* sm_80, depth 256 */
         {TS_BF16, 1, 2, 1, 70, 65, 72, .softcap = 2, .dropout_p = 0.2, .mask = "qk",
          .mask_dtype = TS_BOOL},
         {TS_BF16, 1, 4, 1, 1, 700, 64, .causal = true}, /* few rows */
@@ -327,6 +328,8 @@ TS_TEST(attention_of_a_sample_of_problems_has_the_error_of_separate_ops_on_the_C
         {TS_F16, 1, 2, 1, 140, 150, 104, .dropout_p = 0.2, .mask = "qk", .mask_dtype = TS_F16},
         {TS_F16, 1, 2, 1, 40, 330, 192, .softcap = 2, .dropout_p = 0.2}, /* keys are split */
         {TS_F32, 1, 2, 1, 40, 33, 20, .mask = "k", .mask_dtype = TS_F32},
+        {TS_F32, 2, 3, 1, 4, 600, 104, .window = true, .left = 300, .right = 2}, /* few rows */
+        {TS_F32, 3, 2, 2, 1, 200, 192, .padded = true, .lengths = 7, .dropout_p = 0.2},
     };
     GPU(device);
     for (int i = 0; i < COUNT(choice); i++)

@@ -314,7 +314,7 @@ TS_TEST(means_over_few_targets_are_those_of_the_CPU)
 {
     GPU(device);
     TS_SCOPE;
-    static const int64_t positions[] = {1, 33, 1025, 16384, 16385};
+    static const int64_t positions[] = {1, 33, 1025, 2048, 2049, 16384, 16385};
     for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
         enum { CLASSES = 5 };
         int64_t n = positions[i];
@@ -331,6 +331,13 @@ TS_TEST(means_over_few_targets_are_those_of_the_CPU)
         OK(ts_item(ts_cross_entropy(there, goal), &got));
         OK(ts_item(ts_cross_entropy(wide, target), &want));
         ck_assert_double_le(fabs(got - want), 1e-6 * (fabs(want) + 1));
+        ts_tensor *two = ts_full(NULL, 0, ts_scalar_float(2), TS_F32);
+        ts_tensor *slope =
+            ts_nll_loss_backward(ts_to_device(two, device), there, goal, TS_REDUCTION_MEAN, -100);
+        OK(slope);
+        ts_tensor *expected = ts_nll_loss_backward(two, x, target, TS_REDUCTION_MEAN, -100);
+        OK(ts_item(ts_amax(ts_abs(ts_sub(ts_to_device(slope, TS_DEVICE_CPU), expected))), &got));
+        ck_assert_double_le(got, 1e-7);
         free(goals);
     }
 }
@@ -356,6 +363,38 @@ TS_TEST(the_gradient_of_an_embedding_by_many_equal_indices_equals_that_of_the_CP
     for (int i = 0; i < WORDS; i++)
         words[i] = (int64_t)i * i % 1009;
     compare(device, &(subject){embed, 0, TS_F32, 1, {{1009, 64}}, {2}}, 64);
+}
+
+/* Up to 2,048 rows of one element are added without a sort, in the same order in each run. */
+TS_TEST(sums_of_few_elements_by_index_are_those_of_the_CPU)
+{
+    GPU(device);
+    static const int64_t counts[] = {1, 31, 1025, 2047, 2048, 2049};
+    static const int64_t bounds[] = {1, 3, 100000};
+    ts_manual_seed(77);
+    for (int i = 0; i < 18; i++) {
+        TS_SCOPE;
+        int64_t n = counts[i % 6], bound = bounds[i / 6];
+        ts_tensor *x = ts_normal(TS_SIZES(n), 0, 1, TS_F32);
+        ts_tensor *self = ts_normal(TS_SIZES(bound), 0, 1, TS_F32);
+        ts_tensor *index = ts_randint(TS_SIZES(n), 0, bound);
+        ts_tensor *there = ts_to_device(self, device), *at = ts_to_device(index, device),
+                  *rows = ts_to_device(x, device);
+        ts_tensor *want = ts_index_add(ts_to(self, TS_F64), 0, index, ts_to(x, TS_F64));
+        for (int k = 0; k < 2; k++) {
+            ts_tensor *got =
+                k ? ts_index_add(there, 0, at, rows) : ts_scatter_add(there, 0, at, rows);
+            double error, same;
+            OK(got);
+            ts_tensor *here = ts_to(ts_to_device(got, TS_DEVICE_CPU), TS_F64);
+            OK(ts_item(ts_amax(ts_abs(ts_sub(here, want))), &error));
+            ck_assert_double_le(error, 1e-4);
+            ts_tensor *again =
+                k ? ts_index_add(there, 0, at, rows) : ts_scatter_add(there, 0, at, rows);
+            OK(ts_item(ts_all(ts_eq(again, got)), &same));
+            ck_assert(same);
+        }
+    }
 }
 
 static ts_tensor *scan(ts_tensor *const *leaves, int dim) { return ts_cumsum(leaves[0], dim); }

@@ -45,7 +45,7 @@ struct attention_call {
     void *pairs;       /* backward: two numbers per row, (lse, delta), as attention_pairs_kernel()
                           or attention_plain_pairs_kernel() defines them */
     int64_t pair_rows; /* rows per head in pairs */
-    float *sums;       /* backward on Hopper: dq before it is scaled and rounded, with
+    float *sums;       /* backward: dq before it is scaled and rounded; on Hopper with
                           attention_sum_columns() columns; NULL: dq is not summed there */
     float *parts; /* partial results, one per run. A run is a range of the keys (split kernels) or
                      of the streamed tiles (backward by mma), which one block processes */
@@ -325,6 +325,16 @@ int attention_split_count(const attention_call &c);
 int64_t attention_split_bytes(const attention_call &c);
 template <class T>
 cudaError_t attention_split_forward(const attention_call &c, cudaStream_t stream);
+/** The same for the backward. */
+bool attention_splits_backward(const attention_call &c);
+int attention_split_backward_count(const attention_call &c);
+int64_t attention_split_backward_bytes(const attention_call &c);
+template <class T>
+cudaError_t attention_split_backward(const attention_call &c, cudaStream_t stream);
+/** The number of runs that minimises an estimate of the time, in half units. A block of a run
+ * costs its units of keys, of which there are `units`, and about one unit to start; the second
+ * kernel costs 1.5 units. `tiles`: blocks of one run; `slots`: blocks at once. */
+int attention_best_splits(int64_t tiles, int64_t units, int64_t slots, bool uneven);
 /* A: the type of the arithmetic, float or double */
 template <class A>
 cudaError_t attention_plain_forward(const attention_call &c, cudaStream_t stream);
