@@ -383,34 +383,50 @@ ts_status ts_composite_pixel_unshuffle(ts_frame *f) { return shuffle(f, true); }
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
+/** Checks sizes and scale factors for the n spatial dims of self, and sets o->sizes. */
+static ts_status read_sizes(ts_interpolate_opts *o, const ts_tensor *self, int n, ts_check_place at)
+{
+    const int64_t *sizes = o->sizes;
+    const double *factors = o->scale_factor;
+    TS_TRY(ts_check_spatial_unused(at, sizes + n, TS_MAX_SPATIAL - n));
+    bool by_factor = !(sizes[0] | sizes[1] | sizes[2]);
+    for (int d = 0; d < TS_MAX_SPATIAL; d++) {
+        if (factors[d] != 0 && (!by_factor || d >= n))
+            return ts_check_refuse(at, "opts.scale_factor",
+                                   by_factor ? "0 after the last spatial dim" : "0 beside sizes",
+                                   ts_scalar_float(factors[d]));
+        if (d >= n)
+            continue;
+        if (!by_factor && sizes[d] < 1)
+            return ts_check_refuse(at, "opts.sizes", "1 or more for each spatial dim",
+                                   ts_scalar_int(sizes[d]));
+        double made = floor((double)self->sizes[2 + d] * factors[d]);
+        if (by_factor && !(factors[d] > 0 && made <= INT32_MAX))
+            return ts_check_refuse(at, "opts.scale_factor",
+                                   "a positive number for each spatial dim, without opts.sizes, "
+                                   "and at most 2147483647 elements as result",
+                                   ts_scalar_float(factors[d]));
+        if (by_factor)
+            o->sizes[d] = (int64_t)made;
+    }
+    return TS_OK;
+}
+
 ts_tensor *ts_interpolate(ts_tensor *self, const ts_interpolate_opts *opts)
 {
+    const ts_check_place at = TS_CHECK_HERE;
     ts_interpolate_opts o;
     TS_TRY_NULL(TS_CHECK_TENSORS(self));
     TS_TRY_NULL(TS_CHECK_POINTERS(opts));
     TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     int n = self->ndim - 2;
     if (n < 1 || n > TS_MAX_SPATIAL) {
-        ts_error_set(TS_ERR_SHAPE,
-                     "interpolate: argument 'self': expected 1 to %d spatial dims after batch and "
-                     "channels, got %d dims", TS_MAX_SPATIAL, self->ndim);
+        ts_fail_op(TS_ERR_SHAPE, "interpolate", at.site, NULL,
+                   "argument 'self': expected 1 to %d spatial dims after batch and channels, got "
+                   "sizes %s", TS_MAX_SPATIAL, TS_SIZES_TEXT(self));
         return NULL;
     }
-    bool by_factor = !(o.sizes[0] | o.sizes[1] | o.sizes[2]);
-    for (int d = 0; d < TS_MAX_SPATIAL; d++) {
-        bool given = by_factor ? o.scale_factor[d] != 0 : o.sizes[d] != 0;
-        double made =
-            by_factor && d < n ? floor((double)self->sizes[2 + d] * o.scale_factor[d]) : 0;
-        if (given != (d < n) || !(made >= 0 && made <= INT32_MAX) ||
-            (!by_factor && o.scale_factor[d] != 0)) {
-            ts_error_set(TS_ERR_VALUE,
-                         "interpolate: argument 'opts': expected sizes or scale factors for each "
-                         "of %d spatial dims", n);
-            return NULL;
-        }
-        if (by_factor)
-            o.sizes[d] = (int64_t)made;
-    }
+    TS_TRY_NULL(read_sizes(&o, self, n, at));
     ts_value args[] = {V_T(self), V_IS(o.sizes, n), V_I(o.mode), V_B(o.align_corners),
                        V_F(o.scale_factor[0]), V_F(o.scale_factor[1]), V_F(o.scale_factor[2])};
     return ts_invoke(TS_OP_interpolate, args, TS_N(args), 1);
