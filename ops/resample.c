@@ -205,8 +205,13 @@ static ts_status plan_result(ts_frame *f, int n, int64_t least)
         sizes[d] = t->sizes[d];
     for (int d = 0; d < n; d++) {
         const ts_axis *axis = &r.axis[TS_MAX_SPATIAL - n + d];
-        int64_t made = sizes[t->ndim - n + d] = r.transposed ? axis->in : axis->out;
-        if (axis->in < least || axis->out < least || axis->in > INT32_MAX || axis->out > INT32_MAX)
+        int64_t made = r.transposed ? axis->in : axis->out, have = t->sizes[t->ndim - n + d];
+        if (have < least || have > INT32_MAX)
+            return ts_fail_arg(f, 0, TS_ERR_SHAPE,
+                               "expected %lld to 2147483647 elements in dim %d, got sizes %s",
+                               (long long)least, t->ndim - n + d, TS_SIZES_TEXT(t));
+        sizes[t->ndim - n + d] = made;
+        if (made < least || made > INT32_MAX)
             return ts_fail_arg(f, 0, TS_ERR_SHAPE,
                                "expected sizes that give %lld to 2147483647 elements in dim %d, "
                                "got sizes %s, which give %lld", (long long)least, t->ndim - n + d,
@@ -281,8 +286,8 @@ ts_status ts_infer_interpolate(ts_frame *f)
     TS_TRY(ts_spatial_list(f, 1, n, 1, some));
     if (mode < TS_NEAREST || mode > TS_CUBIC || (mode == TS_CUBIC && n != 2))
         return ts_fail_arg(f, 2, TS_ERR_VALUE,
-                           "expected TS_NEAREST, TS_LINEAR or, for two dims, TS_CUBIC, got %lld "
-                           "for %d", (long long)mode, n);
+                           "expected TS_NEAREST, TS_LINEAR or, for two spatial dims, TS_CUBIC, "
+                           "got %lld for %d", (long long)mode, n);
     if (mode == TS_NEAREST && f->args[3].i)
         return ts_fail_arg(f, 3, TS_ERR_VALUE, "expected false for TS_NEAREST, got true");
     for (int d = 0; d < TS_MAX_SPATIAL; d++)
@@ -403,8 +408,10 @@ static ts_status read_sizes(ts_interpolate_opts *o, const ts_tensor *self, int n
         double made = floor((double)self->sizes[2 + d] * factors[d]);
         if (by_factor && !(factors[d] > 0 && made <= INT32_MAX))
             return ts_check_refuse(at, "opts.scale_factor",
-                                   "a positive number for each spatial dim, without opts.sizes, "
-                                   "and at most 2147483647 elements as result",
+                                   factors[d] > 0
+                                       ? "factors that give at most 2147483647 elements per dim"
+                                       : "a positive factor, or a size in opts.sizes, for each "
+                                         "spatial dim",
                                    ts_scalar_float(factors[d]));
         if (by_factor)
             o->sizes[d] = (int64_t)made;
