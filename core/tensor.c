@@ -382,7 +382,10 @@ int ts_ndim(const ts_tensor *t) { return is_given(t) ? t->ndim : 0; }
 const int64_t *ts_sizes(const ts_tensor *t) { return is_given(t) ? t->sizes : NULL; }
 const int64_t *ts_strides(const ts_tensor *t) { return is_given(t) ? t->strides : NULL; }
 int64_t ts_numel(const ts_tensor *t) { return is_given(t) ? t->numel : 0; }
-ts_dtype ts_dtype_of(const ts_tensor *t) { return is_given(t) ? (ts_dtype)t->dtype : TS_DTYPE_NONE; }
+ts_dtype ts_dtype_of(const ts_tensor *t)
+{
+    return is_given(t) ? (ts_dtype)t->dtype : TS_DTYPE_NONE;
+}
 ts_device ts_device_of(const ts_tensor *t) { return is_given(t) ? t->device : TS_DEVICE_CPU; }
 bool ts_is_contiguous(const ts_tensor *t) { return t && (t->flags & TS_TENSOR_CONTIGUOUS); }
 

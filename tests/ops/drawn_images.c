@@ -1,8 +1,8 @@
 /**
  * @file drawn_images.c
  * Drawn calls of the operators over images, right and wrong ones, on the CPU and on META: results
- * have the same sizes, dtypes and strides, errors the same texts, and work and sizes are those of
- * formulas. TS_TEST_SEED sets the seed, which is otherwise a new one in each run.
+ * and gradients have the same sizes, dtypes and strides, errors the same texts, and the work is that
+ * of formulas. TS_TEST_SEED sets the seed, which is otherwise a new one in each run.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -490,6 +490,21 @@ static void expect_same(const ts_tensor *a, const ts_tensor *b, const char *what
                       (long long)ts_size(b, d), (long long)ts_strides(b)[d]);
 }
 
+/** Gradients of the arguments of both calls have the same sizes, dtypes and strides. */
+static void check_gradients(const outcome *cpu, const outcome *meta, const char *what)
+{
+    ck_assert_msg(ts_requires_grad(cpu->y) == ts_requires_grad(meta->y), "%s: recorded once", what);
+    if (!ts_requires_grad(cpu->y))
+        return;
+    ts_status status[] = {ts_backward_ex(cpu->y, ts_ones_like(cpu->y), NULL),
+                          ts_backward_ex(meta->y, ts_ones_like(meta->y), NULL)};
+    ck_assert_msg(status[0] == TS_OK && status[1] == TS_OK, "%s: backward: %s", what,
+                  ts_error_message());
+    for (int i = 0; i < 3; i++)
+        if (cpu->args[i] != TS_NONE)
+            expect_same(ts_grad(cpu->args[i]), ts_grad(meta->args[i]), what);
+}
+
 static void expect_text(const outcome *o, const char *what)
 {
     bool named = strstr(o->text, ": argument '") || strstr(o->text, ": a new tensor: ");
@@ -519,6 +534,7 @@ static void check(const drawn_call *c, ts_work (*expected)(const drawn_call *, c
     }
     expect_same(cpu.y, meta.y, what);
     expect_same(cpu.indices, meta.indices, what);
+    check_gradients(&cpu, &meta, what);
     if (!expected)
         return;
     ts_work want = expected(c, &cpu);
