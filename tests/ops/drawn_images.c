@@ -1,8 +1,8 @@
 /**
  * @file drawn_images.c
  * Drawn calls of the operators over images, right and wrong ones, on the CPU and on META: results
- * and gradients have the same sizes, dtypes and strides, errors the same texts, and the work is that
- * of formulas. TS_TEST_SEED sets the seed, which is otherwise a new one in each run.
+ * and gradients have the same sizes, dtypes and strides, errors have the same texts, and the work
+ * is that of formulas. TS_TEST_SEED sets the seed, which is otherwise a new one in each run.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
