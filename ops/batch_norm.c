@@ -25,8 +25,8 @@ static ts_status check_image(ts_frame *f, int self)
     const ts_tensor *t = f->args[self].t;
     TS_TRY(ts_check_float(f, self));
     if (t->ndim < 2)
-        return ts_fail_arg(f, self, TS_ERR_SHAPE, "expected sizes (N, C, ...), got %s",
-                           TS_SIZES_TEXT(t));
+        return ts_fail_arg(f, self, TS_ERR_SHAPE,
+                           "expected 2 dims at least, (N, C, ...), got sizes %s", TS_SIZES_TEXT(t));
     return ts_check_one_device(f);
 }
 
@@ -263,8 +263,8 @@ static ts_status check_self(const caller *c)
                           ts_dtype_name((ts_dtype)t->dtype));
     return t->ndim >= 2 ? TS_OK
                         : ts_fail_op(TS_ERR_SHAPE, c->op, c->site, NULL,
-                                     "argument 'self': expected sizes (N, C, ...), got %s",
-                                     TS_SIZES_TEXT(t));
+                                     "argument 'self': expected 2 dims at least, (N, C, ...), got "
+                                     "sizes %s", TS_SIZES_TEXT(t));
 }
 
 /** Checks that none of n optional tensors is NULL. */
