@@ -572,7 +572,10 @@ static bool run_parallel(tiles *w)
         ts_free(thread, w->memory, memory);
         if (error.code != TS_OK) {
             error.count = thread->error->count + 1;
-            *thread->error = error;
+            if (thread->error->kept)
+                thread->error->count = error.count;
+            else
+                *thread->error = error;
         }
         ok = !w->failed && join_pieces(w);
     } else {

@@ -38,7 +38,12 @@ const char *ts_status_name(ts_status status)
 static ts_error *record(void) { return ts_thread_self()->error; }
 
 ts_status ts_error_code(void) { return record()->code; }
-const char *ts_error_message(void) { return record()->message; }
+const char *ts_error_message(void)
+{
+    ts_error *e = record();
+    e->kept = false; /* the caller knows this failure now */
+    return e->message;
+}
 const char *ts_error_op(void) { return record()->op; }
 const char *ts_error_hint(void) { return record()->hint; }
 const void *ts_error_site(void) { return record()->site; }
@@ -47,7 +52,7 @@ void ts_error_clear(void)
 {
     ts_error *e = record();
     e->code = TS_OK;
-    e->located = false;
+    e->located = e->kept = false;
     e->site = NULL;
     e->op[0] = e->hint[0] = e->message[0] = 0;
 }
@@ -57,6 +62,7 @@ void ts_error_print(void)
     ts_error *e = record();
     if (e->code == TS_OK)
         return;
+    e->kept = false;
     fprintf(stderr, "error: %s (%s)\n", e->message, ts_status_name(e->code));
     if (e->hint[0])
         fprintf(stderr, "  hint: %s\n", e->hint);
@@ -113,6 +119,11 @@ static ts_status fail(ts_status code, const char *op, const void *site, const ch
                       const char *format, va_list args)
 {
     ts_error *e = record();
+    if (e->kept) {
+        e->reported = false;
+        e->count++;
+        return e->code;
+    }
     TS_C_LOCALE;
     /* arguments may point into the record, so the text is formatted before the record is cleared */
     char text[sizeof e->message];
@@ -169,6 +180,12 @@ ts_status ts_error_within(const char *place)
         e->located = true;
     }
     return e->code;
+}
+
+void ts_error_keep(void)
+{
+    ts_error *e = record();
+    e->kept = e->code != TS_OK;
 }
 
 ts_status ts_fail_null(const char *op, const void *site, const char *argument)

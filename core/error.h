@@ -12,6 +12,7 @@ struct ts_error {
     bool located;  /* the message ends with a location, see ts_error_within() */
     bool reported; /* the outermost call has returned this failure, so if a later call fails without
                       a record, the dispatcher records a new failure */
+    bool kept;     /* no failure replaces this one, see ts_error_keep() */
     unsigned count; /* failures recorded so far, modulo 2^32 */
     const void *site;
     char op[48];
@@ -19,10 +20,15 @@ struct ts_error {
     char message[1200];
 };
 
-/** Records a failure of `op` in place of an older one; the message begins with "op: ". op (no
- *  prefix), site and hint may be NULL. Returns code, or TS_ERR_INTERNAL if code is TS_OK. */
+/** Records a failure of `op` in place of an older one that is not kept (ts_error_keep()); the
+ *  message begins with "op: ". op (no prefix), site and hint may be NULL. Returns the record's
+ *  code: `code`, or TS_ERR_INTERNAL if code is TS_OK. */
 TS_COLD ts_status ts_fail_op(ts_status code, const char *op, const void *site, const char *hint,
                              const char *format, ...) __attribute__((format(printf, 5, 6)));
+/** Keeps a recorded failure until it is cleared, printed, or its message is read: later failures do
+ *  not replace it. Functions that return a size, count or dtype call it if they have none because a
+ *  call failed, since an error of a call with this number is a consequence. */
+TS_COLD void ts_error_keep(void);
 /** Error for a NULL argument: keeps a recorded failure, which caused the NULL; otherwise records
  *  TS_ERR_NULL for `argument`. Returns the record's code. */
 TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *argument);

@@ -3,6 +3,7 @@
 #include "core/tensor.h"
 #include "include/tessera/check.h"
 #include "core/device.h"
+#include "core/error.h"
 #include "core/hooks.h"
 #include "core/recorder.h"
 
@@ -368,12 +369,24 @@ void ts_tensor_destroy(ts_tensor *t)
 
 /* ------------------------------------------------------------------------ public readers ---- */
 
-int ts_ndim(const ts_tensor *t) { return t ? t->ndim : 0; }
-const int64_t *ts_sizes(const ts_tensor *t) { return t ? t->sizes : NULL; }
-const int64_t *ts_strides(const ts_tensor *t) { return t ? t->strides : NULL; }
-int64_t ts_numel(const ts_tensor *t) { return t ? t->numel : 0; }
-ts_dtype ts_dtype_of(const ts_tensor *t) { return t ? (ts_dtype)t->dtype : TS_DTYPE_NONE; }
-ts_device ts_device_of(const ts_tensor *t) { return t ? t->device : TS_DEVICE_CPU; }
+/** True if t is not NULL. NULL is the result of a failed call, whose error then stays. */
+TS_INLINE bool is_given(const ts_tensor *t)
+{
+    if (TS_LIKELY(t != NULL))
+        return true;
+    ts_error_keep();
+    return false;
+}
+
+int ts_ndim(const ts_tensor *t) { return is_given(t) ? t->ndim : 0; }
+const int64_t *ts_sizes(const ts_tensor *t) { return is_given(t) ? t->sizes : NULL; }
+const int64_t *ts_strides(const ts_tensor *t) { return is_given(t) ? t->strides : NULL; }
+int64_t ts_numel(const ts_tensor *t) { return is_given(t) ? t->numel : 0; }
+ts_dtype ts_dtype_of(const ts_tensor *t)
+{
+    return is_given(t) ? (ts_dtype)t->dtype : TS_DTYPE_NONE;
+}
+ts_device ts_device_of(const ts_tensor *t) { return is_given(t) ? t->device : TS_DEVICE_CPU; }
 bool ts_is_contiguous(const ts_tensor *t) { return t && (t->flags & TS_TENSOR_CONTIGUOUS); }
 
 /** True if t has a storage. TS_NONE and released tensors have none. */
@@ -398,6 +411,7 @@ int64_t ts_size(const ts_tensor *t, int dim)
 {
     if (!t) {
         ts_fail_null("size", __builtin_return_address(0), "t");
+        ts_error_keep();
         return -1;
     }
     int d = dim < 0 ? dim + t->ndim : dim;
@@ -408,6 +422,7 @@ int64_t ts_size(const ts_tensor *t, int dim)
         else
             ts_fail_op(TS_ERR_INDEX, "size", __builtin_return_address(0), NULL,
                        "argument 't': expected a tensor with dims, got one without");
+        ts_error_keep();
         return -1;
     }
     return t->sizes[d];

@@ -119,18 +119,34 @@ static void end_forward(running_forward *p)
 
 static bool has_forward(const ts_module *m) { return m->type.forward || m->forward_list; }
 
-/** Calls the functions before a forward, which may replace inputs. False if one failed. */
+/** Records that `what` ("a hook of a", "a") of m failed, unless it recorded an error. */
+static void fail_silent(const ts_module *m, const char *what)
+{
+    if (ts_error_code() == TS_OK)
+        ts_error_set(TS_ERR_NULL, "forward: %s %s failed without recording an error", what,
+                     m->type.name);
+}
+
+/** Calls a hook's functions before a forward, which may replace inputs. False if one failed. */
+static bool run_hook(const ts_nn_hook *h, ts_module *m, ts_tensor **inputs, int n)
+{
+    if (h->is.before && !(inputs[0] = h->is.before(h->is.payload, m, inputs[0])))
+        return false;
+    if (h->is.before_list && h->is.before_list(h->is.payload, m, inputs, n) != TS_OK)
+        return false;
+    for (int i = 0; i < n; i++)
+        if (!inputs[i])
+            return false;
+    return true;
+}
+
 static bool run_before(ts_module *m, ts_tensor **inputs, int n)
 {
-    for (const ts_nn_hook *h = m->hooks; h; h = h->next) {
-        if (h->is.before && !(inputs[0] = h->is.before(h->is.payload, m, inputs[0])))
+    for (const ts_nn_hook *h = m->hooks; h; h = h->next)
+        if (!run_hook(h, m, inputs, n)) {
+            fail_silent(m, "a hook of a");
             return false;
-        if (h->is.before_list && h->is.before_list(h->is.payload, m, inputs, n) != TS_OK)
-            return false;
-        for (int i = 0; i < n; i++)
-            if (!inputs[i])
-                return false;
-    }
+        }
     return true;
 }
 
@@ -141,6 +157,8 @@ static ts_tensor *run_after(ts_module *m, ts_tensor *const *inputs, int n, ts_te
             y = h->is.after(h->is.payload, m, inputs[0], y);
         if (y && h->is.after_list)
             y = h->is.after_list(h->is.payload, m, inputs, n, y);
+        if (!y)
+            fail_silent(m, "a hook of a");
     }
     return y;
 }
@@ -182,9 +200,7 @@ static ts_tensor *enter(ts_module *m, ts_tensor *const *inputs, int n, ts_nn_for
         p.profiled = ts_prof_enter(m == p.outer ? "again" : path_below(m, p.outer, path)) == TS_OK;
     ts_tensor *y = run(m, inputs, n, forward);
     if (!y) {
-        if (ts_error_code() == TS_OK)
-            ts_error_set(TS_ERR_NULL, "forward: a %s failed without recording an error",
-                         m->type.name);
+        fail_silent(m, "a");
         ts_error_within(path_below(m, NULL, path));
     }
     return y;

@@ -25,8 +25,8 @@ static ts_status check_image(ts_frame *f, int self)
     const ts_tensor *t = f->args[self].t;
     TS_TRY(ts_check_float(f, self));
     if (t->ndim < 2)
-        return ts_fail_arg(f, self, TS_ERR_SHAPE, "expected sizes (N, C, ...), got %d dims",
-                           t->ndim);
+        return ts_fail_arg(f, self, TS_ERR_SHAPE,
+                           "expected 2 dims at least, (N, C, ...), got sizes %s", TS_SIZES_TEXT(t));
     return ts_check_one_device(f);
 }
 
@@ -263,8 +263,8 @@ static ts_status check_self(const caller *c)
                           ts_dtype_name((ts_dtype)t->dtype));
     return t->ndim >= 2 ? TS_OK
                         : ts_fail_op(TS_ERR_SHAPE, c->op, c->site, NULL,
-                                     "argument 'self': expected sizes (N, C, ...), got %d dims",
-                                     t->ndim);
+                                     "argument 'self': expected 2 dims at least, (N, C, ...), got "
+                                     "sizes %s", TS_SIZES_TEXT(t));
 }
 
 /** Checks that none of n optional tensors is NULL. */
@@ -324,10 +324,10 @@ static ts_status check_running(const caller *c, ts_tensor *const *running, bool 
 }
 
 /** Calls `op`, which is batch_norm or batch_norm_relu. If training, updates the running statistics,
- *  unless they are TS_NONE. */
-static ts_tensor *normalise(int op, const void *site, ts_tensor *self, ts_tensor *running_mean,
-                            ts_tensor *running_var, ts_tensor *weight, ts_tensor *bias,
-                            bool training, double momentum, double eps)
+ *  unless they are TS_NONE. Inlined, so that ts_invoke_many() sees the caller's return address. */
+TS_INLINE ts_tensor *normalise(int op, const void *site, ts_tensor *self, ts_tensor *running_mean,
+                               ts_tensor *running_var, ts_tensor *weight, ts_tensor *bias,
+                               bool training, double momentum, double eps)
 {
     const caller c = {ts_op_name(op), site, self};
     static const char *const names[] = {"running_mean", "running_var", "weight", "bias"};

@@ -389,6 +389,21 @@ static ts_status read_opts(lists *l, const ts_conv_opts *o, const ts_tensor *wei
     return o->same ? pad_same(l, o, weight, n, transposed, at) : TS_OK;
 }
 
+/** Checks the channels of one sample, whose sizes the shape rule would show with a batch dim. */
+static ts_status check_sample(const ts_tensor *input, const ts_tensor *weight, int64_t groups,
+                              bool transposed, ts_check_place at)
+{
+    int64_t channels = weight->sizes[0];
+    if (weight->ndim != input->ndim + 1 || groups < 1 ||
+        (!transposed && !ts_mul_size(weight->sizes[1], groups, &channels)) ||
+        input->sizes[0] == channels)
+        return TS_OK; /* the shape rule reports other errors */
+    return ts_fail_op(TS_ERR_SHAPE, at.function + 3, at.site,
+                      "tensors with one dim less than a batch are one sample",
+                      "argument 'input': expected %lld channels in dim 0 of one sample, got sizes "
+                      "%s", (long long)channels, TS_SIZES_TEXT(input));
+}
+
 static ts_tensor *convolve(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
                            const ts_conv_opts *opts, int n, bool transposed, ts_check_place at)
 {
@@ -410,8 +425,10 @@ static ts_tensor *convolve(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
         return NULL;
     }
     bool single = input->ndim == n + 1;
-    if (single)
+    if (single) {
+        TS_TRY_NULL(check_sample(input, weight, o.groups ? o.groups : 1, transposed, at));
         TS_TRY_NULL(input = ts_unsqueeze(input, 0));
+    }
     ts_value args[] = {V_T(input), V_T(weight), V_OPT(bias), V_IS(l.stride, n),
                        V_IS(l.padding, o.same ? 2 * n : n), V_IS(l.dilation, n), V_B(transposed),
                        V_IS(o.output_padding, n), V_I(o.groups ? o.groups : 1)};

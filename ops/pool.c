@@ -17,13 +17,15 @@ ts_status ts_infer_max_pool_backward(ts_frame *f)
     return ts_infer_pool_of(f);
 }
 
-/** Elements of a window; more than MOST_TAPS count as MOST_TAPS + 1. The lists are checked. */
+/** Elements of a window; more than MOST_TAPS, and sizes below 1, count as MOST_TAPS + 1. */
 enum { MOST_TAPS = 256 };
 static int64_t taps_of(const int64_t *kernel, int count, int n)
 {
     int64_t taps = 1;
-    for (int d = 0; d < n && taps <= MOST_TAPS; d++)
-        taps = ts_min64(kernel[count == 1 ? 0 : d], MOST_TAPS + 1) * taps;
+    for (int d = 0; d < n && taps <= MOST_TAPS; d++) {
+        int64_t size = kernel[count == 1 ? 0 : d];
+        taps *= size < 1 ? MOST_TAPS + 1 : ts_min64(size, MOST_TAPS + 1);
+    }
     return ts_min64(taps, MOST_TAPS + 1);
 }
 
@@ -81,7 +83,7 @@ static ts_status read_opts(ts_pool_opts *o, const ts_pool_opts *opts, ts_tensor 
         if (d >= n)
             TS_TRY(ts_check_spatial_unused(at, numbers, TS_COUNTOF(numbers)));
         o->stride[d] = o->stride[d] ? o->stride[d] : o->kernel[d];
-        if (!largest && o->dilation[d] > 1)
+        if (!largest && (o->dilation[d] < 0 || o->dilation[d] > 1))
             return ts_check_refuse(at, "opts.dilation", "0 or 1 for averages",
                                    TS_SCALAR(o->dilation[d]));
         o->dilation[d] = o->dilation[d] ? o->dilation[d] : 1;
@@ -89,8 +91,9 @@ static ts_status read_opts(ts_pool_opts *o, const ts_pool_opts *opts, ts_tensor 
     return TS_OK;
 }
 
-static ts_tensor *max_pool(ts_tensor *self, const ts_pool_opts *opts, ts_tensor **indices, int n,
-                           ts_check_place at)
+/* Both are inlined, so that ts_invoke() sees the return address of the public function. */
+TS_INLINE ts_tensor *max_pool(ts_tensor *self, const ts_pool_opts *opts, ts_tensor **indices, int n,
+                              ts_check_place at)
 {
     ts_pool_opts o;
     TS_TRY_NULL(read_opts(&o, opts, self, n, true, at));
@@ -103,7 +106,7 @@ static ts_tensor *max_pool(ts_tensor *self, const ts_pool_opts *opts, ts_tensor 
     return ts_invoke_many(taps ? TS_OP_max_pool_taps : TS_OP_max_pool, args, TS_N(args), 2, outs);
 }
 
-static ts_tensor *avg_pool(ts_tensor *self, const ts_pool_opts *opts, int n, ts_check_place at)
+TS_INLINE ts_tensor *avg_pool(ts_tensor *self, const ts_pool_opts *opts, int n, ts_check_place at)
 {
     ts_pool_opts o;
     TS_TRY_NULL(read_opts(&o, opts, self, n, false, at));

@@ -205,8 +205,13 @@ static ts_status plan_result(ts_frame *f, int n, int64_t least)
         sizes[d] = t->sizes[d];
     for (int d = 0; d < n; d++) {
         const ts_axis *axis = &r.axis[TS_MAX_SPATIAL - n + d];
-        int64_t made = sizes[t->ndim - n + d] = r.transposed ? axis->in : axis->out;
-        if (axis->in < least || axis->out < least || axis->in > INT32_MAX || axis->out > INT32_MAX)
+        int64_t made = r.transposed ? axis->in : axis->out, have = t->sizes[t->ndim - n + d];
+        if (have < least || have > INT32_MAX)
+            return ts_fail_arg(f, 0, TS_ERR_SHAPE,
+                               "expected %lld to 2147483647 elements in dim %d, got sizes %s",
+                               (long long)least, t->ndim - n + d, TS_SIZES_TEXT(t));
+        sizes[t->ndim - n + d] = made;
+        if (made < least || made > INT32_MAX)
             return ts_fail_arg(f, 0, TS_ERR_SHAPE,
                                "expected sizes that give %lld to 2147483647 elements in dim %d, "
                                "got sizes %s, which give %lld", (long long)least, t->ndim - n + d,
@@ -281,8 +286,8 @@ ts_status ts_infer_interpolate(ts_frame *f)
     TS_TRY(ts_spatial_list(f, 1, n, 1, some));
     if (mode < TS_NEAREST || mode > TS_CUBIC || (mode == TS_CUBIC && n != 2))
         return ts_fail_arg(f, 2, TS_ERR_VALUE,
-                           "expected TS_NEAREST, TS_LINEAR or, for two dims, TS_CUBIC, got %lld "
-                           "for %d", (long long)mode, n);
+                           "expected TS_NEAREST, TS_LINEAR or, for two spatial dims, TS_CUBIC, "
+                           "got %lld for %d", (long long)mode, n);
     if (mode == TS_NEAREST && f->args[3].i)
         return ts_fail_arg(f, 3, TS_ERR_VALUE, "expected false for TS_NEAREST, got true");
     for (int d = 0; d < TS_MAX_SPATIAL; d++)
@@ -383,34 +388,52 @@ ts_status ts_composite_pixel_unshuffle(ts_frame *f) { return shuffle(f, true); }
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
+/** Checks sizes and scale factors for the n spatial dims of self, and sets o->sizes. */
+static ts_status read_sizes(ts_interpolate_opts *o, const ts_tensor *self, int n, ts_check_place at)
+{
+    const int64_t *sizes = o->sizes;
+    const double *factors = o->scale_factor;
+    TS_TRY(ts_check_spatial_unused(at, sizes + n, TS_MAX_SPATIAL - n));
+    bool by_factor = !(sizes[0] | sizes[1] | sizes[2]);
+    for (int d = 0; d < TS_MAX_SPATIAL; d++) {
+        if (factors[d] != 0 && (!by_factor || d >= n))
+            return ts_check_refuse(at, "opts.scale_factor",
+                                   by_factor ? "0 after the last spatial dim" : "0 beside sizes",
+                                   ts_scalar_float(factors[d]));
+        if (d >= n)
+            continue;
+        if (!by_factor && sizes[d] < 1)
+            return ts_check_refuse(at, "opts.sizes", "1 or more for each spatial dim",
+                                   ts_scalar_int(sizes[d]));
+        double made = floor((double)self->sizes[2 + d] * factors[d]);
+        if (by_factor && !(factors[d] > 0 && made <= INT32_MAX))
+            return ts_check_refuse(at, "opts.scale_factor",
+                                   factors[d] > 0
+                                       ? "factors that give at most 2147483647 elements per dim"
+                                       : "a positive factor, or a size in opts.sizes, for each "
+                                         "spatial dim",
+                                   ts_scalar_float(factors[d]));
+        if (by_factor)
+            o->sizes[d] = (int64_t)made;
+    }
+    return TS_OK;
+}
+
 ts_tensor *ts_interpolate(ts_tensor *self, const ts_interpolate_opts *opts)
 {
+    const ts_check_place at = TS_CHECK_HERE;
     ts_interpolate_opts o;
     TS_TRY_NULL(TS_CHECK_TENSORS(self));
     TS_TRY_NULL(TS_CHECK_POINTERS(opts));
     TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     int n = self->ndim - 2;
     if (n < 1 || n > TS_MAX_SPATIAL) {
-        ts_error_set(TS_ERR_SHAPE,
-                     "interpolate: argument 'self': expected 1 to %d spatial dims after batch and "
-                     "channels, got %d dims", TS_MAX_SPATIAL, self->ndim);
+        ts_fail_op(TS_ERR_SHAPE, "interpolate", at.site, NULL,
+                   "argument 'self': expected 1 to %d spatial dims after batch and channels, got "
+                   "sizes %s", TS_MAX_SPATIAL, TS_SIZES_TEXT(self));
         return NULL;
     }
-    bool by_factor = !(o.sizes[0] | o.sizes[1] | o.sizes[2]);
-    for (int d = 0; d < TS_MAX_SPATIAL; d++) {
-        bool given = by_factor ? o.scale_factor[d] != 0 : o.sizes[d] != 0;
-        double made =
-            by_factor && d < n ? floor((double)self->sizes[2 + d] * o.scale_factor[d]) : 0;
-        if (given != (d < n) || !(made >= 0 && made <= INT32_MAX) ||
-            (!by_factor && o.scale_factor[d] != 0)) {
-            ts_error_set(TS_ERR_VALUE,
-                         "interpolate: argument 'opts': expected sizes or scale factors for each "
-                         "of %d spatial dims", n);
-            return NULL;
-        }
-        if (by_factor)
-            o.sizes[d] = (int64_t)made;
-    }
+    TS_TRY_NULL(read_sizes(&o, self, n, at));
     ts_value args[] = {V_T(self), V_IS(o.sizes, n), V_I(o.mode), V_B(o.align_corners),
                        V_F(o.scale_factor[0]), V_F(o.scale_factor[1]), V_F(o.scale_factor[2])};
     return ts_invoke(TS_OP_interpolate, args, TS_N(args), 1);

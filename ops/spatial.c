@@ -13,9 +13,9 @@ ts_status ts_spatial_list(ts_frame *f, int arg, int n, int64_t least, int64_t *o
     }
     return valid ? TS_OK
                  : ts_fail_arg(f, arg, TS_ERR_VALUE,
-                               "expected %d number%s from %lld to 2147483647, or one for all "
-                               "spatial dims, got %s",
-                               n, n == 1 ? "" : "s", (long long)least,
+                               "expected %d number%s from %lld to 2147483647%s, got %s", n,
+                               n == 1 ? "" : "s", (long long)least,
+                               v->count == (uint32_t)n ? "" : ", or one for all spatial dims",
                                TS_LIST_TEXT(v->ints, ts_min64(v->count, TS_MAX_DIMS)));
 }
 

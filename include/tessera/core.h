@@ -11,7 +11,9 @@
  *
  * Errors: a failed call returns NULL or a status other than TS_OK, and writes code and message to
  * the calling thread's error record. A call that gets the NULL of a failed call fails too, with the
- * code of that first failure (the root failure), and leaves the record unchanged. Unless a comment
+ * code of that first failure (the root failure), and leaves the record unchanged. The same applies
+ * to calls that fail after a size, count or dtype of that NULL was read, because they may have
+ * received it, until the program reads the message, prints or clears the record. Unless a comment
  * says otherwise, a required argument that is NULL is TS_ERR_NULL, and a released tensor is
  * TS_ERR_STATE, also where the comment does not list these errors. A released tensor is detected
  * until its header is reused; TS_DEBUG=scopes delays the reuse.
@@ -87,7 +89,8 @@ TS_API void ts_error_print(void);
  * Records a failure of user code as the root failure, which propagates like a library failure. The
  * message is cut to 1,199 bytes and escaped as by ts_escape_text(), except line feeds and tabs.
  * @return status, so that a function can `return ts_error_set(TS_ERR_VALUE, "...", ...)`;
- *         TS_ERR_INTERNAL if status is TS_OK
+ *         TS_ERR_INTERNAL if status is TS_OK; the code of an earlier failure that stays, because a
+ *         number of its NULL was read
  */
 TS_API ts_status ts_error_set(ts_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -304,7 +307,8 @@ TS_API extern ts_tensor *const ts_none;
 
 /* If t is NULL, the functions from ts_ndim() to ts_data_mut() return 0, NULL, false, TS_DTYPE_NONE
  * or the CPU and record no error; ts_size() returns -1, with TS_ERR_NULL unless a failure is
- * recorded already. For TS_NONE and a released tensor, ts_version() is 0 and ts_data() and
+ * recorded already. The recorded failure then stays, also if the number makes another call fail.
+ * For TS_NONE and a released tensor, ts_version() is 0 and ts_data() and
  * ts_data_mut() are NULL; the results of the others have no meaning. */
 
 /** Number of dims; 0 for a scalar tensor. */

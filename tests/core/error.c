@@ -51,6 +51,57 @@ TS_TEST(the_next_root_failure_overwrites)
     ck_assert_str_eq(ts_error_op(), "to");
 }
 
+/** Fails with the message of the first failure, whatever the call with the query's result says. */
+static void expect_first(const char *first, const char *call, bool failed)
+{
+    ck_assert_msg(failed, "%s succeeded", call);
+    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
+    ck_assert_msg(strcmp(ts_error_message(), first) == 0, "%s: %s", call, ts_error_message());
+}
+#define FIRST(call) expect_first(first, #call, !(call))
+
+TS_TEST(numbers_of_a_failed_tensor_keep_the_root_failure)
+{
+    TS_SCOPE;
+    ts_tensor *a = numbers(4), *bad = ts_add(a, numbers(3));
+    char first[1200];
+    strcpy(first, ts_error_message());
+    FIRST(ts_arange(0, ts_size(bad, 0), 1, TS_I64));
+    FIRST(ts_narrow(a, 0, 0, ts_size(bad, 0)));
+    FIRST(ts_reshape(a, ts_sizes(bad), ts_ndim(bad)));
+    FIRST(ts_view(a, TS_SIZES(ts_numel(bad), 2)));
+    FIRST(ts_zeros(TS_SIZES(2), ts_dtype_of(bad)));
+    int64_t n = ts_size(bad, 0);
+    ck_assert_int_eq(n, -1);
+    ck_assert_ptr_null(ts_sub(ts_zeros(TS_SIZES(n), TS_F32), ts_arange(0, n, 1, TS_F32)));
+    ck_assert_int_eq(ts_error_set(TS_ERR_VALUE, "expected 3 channels, got %d", (int)n),
+                     TS_ERR_SHAPE);
+    FIRST(ts_ones(TS_SIZES(n), TS_F32));
+}
+
+TS_TEST(a_query_that_fails_is_the_root_failure)
+{
+    TS_SCOPE;
+    ck_assert_ptr_null(ts_arange(0, ts_size(numbers(2), 5), 1, TS_I64));
+    ck_assert_str_eq(ts_error_op(), "size");
+    ts_error_clear();
+    ck_assert_ptr_null(ts_arange(0, ts_size(NULL, 0), 1, TS_I64));
+    ck_assert_str_eq(ts_error_op(), "size");
+}
+
+TS_TEST(a_failure_that_was_read_or_cleared_is_replaced, .loop = 3)
+{
+    TS_SCOPE;
+    ts_tensor *bad = ts_add(numbers(2), numbers(3));
+    ck_assert_int_eq(ts_ndim(_i == 2 ? numbers(2) : bad), _i == 2); /* only NULL keeps it */
+    if (_i == 0)
+        ts_error_clear();
+    else if (_i == 1)
+        ck_assert_str_ne(ts_error_message(), "");
+    ck_assert_ptr_null(ts_arange(0, -1, 1, TS_I64));
+    ck_assert_str_eq(ts_error_op(), "arange");
+}
+
 TS_TEST(success_leaves_the_record)
 {
     TS_SCOPE;

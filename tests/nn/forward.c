@@ -170,6 +170,8 @@ TS_TEST(hooks_of_a_list_see_and_replace_all_inputs)
     ck_assert_int_eq(ts_module_add_forward_hook(m, &hook, NULL), TS_OK);
     ck_assert_ptr_null(ts_forward_list(m, x, 2));
     ck_assert_int_eq(ts_error_code(), TS_ERR_NULL);
+    ck_assert_str_eq(ts_error_message(),
+                     "forward: a hook of a ReLU failed without recording an error (in ReLU)");
     ck_assert_str_eq(order, "sss"); /* no hook runs after the one that failed */
     ts_error_clear();
     ts_module_free(m);

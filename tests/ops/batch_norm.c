@@ -280,7 +280,7 @@ TS_TEST(errors_of_batch_norm_name_its_arguments, .loop = 2)
         {whole, mean, var, true, 0.1, 1e-5,
          "argument 'self': expected a floating dtype, got i64"},
         {mean, mean, var, true, 0.1, 1e-5,
-         "argument 'self': expected sizes (N, C, ...), got 1 dims"},
+         "argument 'self': expected 2 dims at least, (N, C, ...), got sizes (3)"},
         {x, meta, var, true, 0.1, 1e-5,
          "argument 'running_mean': expected device cpu as argument 'self', got meta"},
     };

@@ -424,6 +424,9 @@ TS_TEST(a_convolution_of_one_dim_equals_one_of_an_image_with_one_row)
     SAYS("expected 5 dims as argument 'input'");
     FAILS(TS_ERR_SHAPE, ts_conv1d(x, w, TS_NONE, NULL));
     SAYS("conv1d: argument 'input': expected 3 dims, or 2 for one sample, got sizes (2, 3, 1, 30)");
+    FAILS(TS_ERR_SHAPE, ts_conv1d(ts_ones(TS_SIZES(4, 30), TS_F32),
+                                  ts_ones(TS_SIZES(2, 3, 5), TS_F32), TS_NONE, NULL));
+    SAYS("conv1d: argument 'input': expected 3 channels in dim 0 of one sample, got sizes (4, 30)");
 }
 
 TS_TEST(an_image_without_pixels_is_all_padding)

@@ -630,9 +630,14 @@ TS_TEST(wrong_options_of_pools_and_resizing)
                  "expected 0 in lists after the last spatial dim, got 3");
     expect_error(ts_avg_pool2d(x, POOL(.kernel = {2, 2}, .dilation = {2, 2})), TS_ERR_VALUE,
                  "averages");
-    expect_error(ts_interpolate(x, RESIZE(.sizes = {2})), TS_ERR_VALUE, "each of 2");
-    expect_error(ts_interpolate(x, RESIZE(.sizes = {2, 2}, .scale_factor = {1, 1})), TS_ERR_VALUE,
-                 "each of 2");
+    expect_error(ts_interpolate(x, RESIZE(.sizes = {2})), TS_ERR_VALUE,
+                 "argument 'sizes': expected 1 or more for each spatial dim, got 0");
+    expect_error(ts_interpolate(x, RESIZE(.sizes = {2, 2}, .scale_factor = {1, 3})), TS_ERR_VALUE,
+                 "argument 'scale_factor': expected 0 beside sizes, got 1");
+    expect_error(ts_interpolate(x, RESIZE(.scale_factor = {2})), TS_ERR_VALUE,
+                 "for each spatial dim, got 0");
+    expect_error(ts_interpolate(x, RESIZE(.scale_factor = {2, 1e9})), TS_ERR_VALUE,
+                 "at most 2147483647 elements per dim, got 1e+09");
     expect_error(ts_interpolate(x, RESIZE(.scale_factor = {0.1, 1})), TS_ERR_VALUE, "from 1");
     expect_error(ts_pad(x, TS_SIZES(6, 0), TS_PAD_REFLECT, TS_SCALAR(0)), TS_ERR_VALUE,
                  "less than 6");

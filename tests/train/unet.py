@@ -242,6 +242,12 @@ class UNet(unittest.TestCase):
         done = self.run_to_end(out, "--resume")
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_the_first_of_several_errors_is_printed(self):
+        done = self.run_to_end(os.path.join(self.folder, "one"), "--size", "16", "--batch", "1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("batch_norm_relu: argument 'self': expected more than one element per "
+                      "channel", done.stderr)
+
     def test_a_size_that_cannot_be_halved_is_refused(self):
         done = self.run_to_end(os.path.join(self.folder, "odd"), "--size", "40")
         self.assertEqual(done.returncode, 1)
