@@ -247,7 +247,7 @@ bool ts_replay_agrees(const ts_exec *e, const ts_repeat *a, ts_repeat *b, bool *
     }
     bool alike = holders_agree(e, a, b, varies, why, size);
     /* b may be kept whether or not the calls agree, and some of its storages may be released now */
-    if (!ts_replay_add_fixed(b) || !alike)
+    if (!ts_replay_add_fixed(b, e) || !alike)
         return false;
     *varies = !numbers_agree(e, a, b, why, size);
     return !*varies;

@@ -195,8 +195,10 @@ bool ts_emit_on(void);
 void ts_emit_from_environment(void);
 /** The code of a group; the plan keeps it. NULL if no calls can be emitted. */
 const ts_emitted *ts_emit_code(const ts_emit_group *g);
-/** Fills the group's table of numbers for a run. */
-void ts_emit_numbers(const ts_emitted *e, const tile_call *calls, uint64_t *table);
+/** Fills the group's table of numbers for a run. chosen: bit k is clear if the table has the numbers
+ *  of call k already. */
+void ts_emit_numbers(const ts_emitted *e, const tile_call *calls, uint64_t chosen,
+                     uint64_t *table);
 /** Runs a part on a tile. values: with the tile's addresses. sizes: of the tile's dims, from dim
  *  `begin` to ndim - 1. */
 void ts_emit_run(const ts_emitted_part *p, const tile_value *values, const int64_t *sizes,

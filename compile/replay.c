@@ -80,7 +80,8 @@ static const char *check_leaves(const ts_repeat *p, ts_tensor *const *inputs)
     for (uint32_t i = 0; i < p->leaves.count; i++) {
         const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
         ts_tensor *leaf = leaf_of(r, inputs), *g = ts_leaf_tensor(r, leaf);
-        if (leaf && !r->input && atomic_load_explicit(&leaf->refs, memory_order_relaxed) == 1)
+        if (leaf && !r->input &&
+            atomic_load_explicit(&leaf->refs, memory_order_relaxed) <= r->held)
             return "the program has released a parameter";
         if (r->had != (g != NULL))
             return r->had ? "a gradient or declared tensor is missing"
@@ -95,17 +96,26 @@ static const char *check_leaves(const ts_repeat *p, ts_tensor *const *inputs)
     return NULL;
 }
 
+/** Checks the storages of FIXED holders and stores their versions. */
 static const char *check_fixed(const ts_repeat *p)
 {
-    ts_storage *const *all = p->fixed.data;
-    for (uint32_t i = 0; i < p->fixed.count; i++)
-        if (atomic_load_explicit(&all[i]->refs, memory_order_relaxed) == 1)
-            return "the program has released a tensor of the function";
-        else if (ts_is_promised(all[i]->data))
-            return "a tensor of the function has no values";
+    ts_holder *holders = p->holders.data;
+    for (uint32_t i = 0; i < p->holders.count; i++) {
+        ts_holder *h = &holders[i];
+        const ts_storage *s = h->storage;
+        if (h->origin != TS_ORIGIN_FIXED)
+            continue;
+        h->version = s->version;
+        if (TS_LIKELY(atomic_load_explicit(&s->refs, memory_order_relaxed) > h->held &&
+                      !ts_is_promised(s->data)))
+            continue;
+        if (s->bytes)
+            return ts_is_promised(s->data) ? "a tensor of the function has no values"
+                                           : "the program has released a tensor of the function";
+    }
     for (uint32_t i = 0; i < p->outputs.count; i++) {
-        const ts_tensor *t = AT(p->outputs, ts_output_rule, i)->handle;
-        if (t && atomic_load_explicit(&t->refs, memory_order_relaxed) == 1)
+        const ts_output_rule *r = AT(p->outputs, ts_output_rule, i);
+        if (r->handle && atomic_load_explicit(&r->handle->refs, memory_order_relaxed) <= r->held)
             return "the program has released an output that is always the same tensor";
     }
     return NULL;
@@ -119,7 +129,7 @@ static void release_leaves(const ts_repeat *p, ts_tensor *const *inputs, uint32_
     for (uint32_t i = 0; i < count; i++) {
         const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
         if (!r->slot)
-            ts_node_unlock(ts_accumulator_of(leaf_of(r, inputs)));
+            ts_node_unlock(ts_gradient_node(leaf_of(r, inputs)));
     }
 }
 
@@ -130,7 +140,7 @@ static bool hold_leaves(const ts_repeat *p, ts_tensor *const *inputs)
     uint32_t self = ts_node_self(ts_thread_self());
     for (uint32_t i = 0; i < p->leaves.count; i++) {
         const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
-        ts_node *leaf = r->slot ? NULL : ts_accumulator_of(leaf_of(r, inputs));
+        ts_node *leaf = r->slot ? NULL : ts_gradient_node(leaf_of(r, inputs));
         if (!r->slot && (!leaf || !ts_node_try_lock(leaf, self))) {
             release_leaves(p, inputs, i);
             return false;
@@ -142,7 +152,7 @@ static bool hold_leaves(const ts_repeat *p, ts_tensor *const *inputs)
 /** Locks the leaves and checks all guards. Returns NULL, or the reason against a replay, with no
  *  leaf locked. granted: an input that had the same storage in all calls so far must have it
  *  again. */
-static const char *check(const ts_repeat *p, const struct ts_replay_modes *modes,
+static const char *check(ts_repeat *p, const struct ts_replay_modes *modes,
                          ts_tensor *const *inputs, int n, bool granted)
 {
     const char *why;
@@ -159,6 +169,7 @@ static const char *check(const ts_repeat *p, const struct ts_replay_modes *modes
     }
     if ((why = check_inputs(p, inputs, granted)) != NULL)
         return why;
+    ts_replay_count_held(p);
     if (!hold_leaves(p, inputs))
         return "another thread adds to a gradient";
     if ((why = check_leaves(p, inputs)) != NULL || (why = check_fixed(p)) != NULL)
@@ -353,6 +364,9 @@ static ts_storage *storage_at(const ts_repeat *p, ts_tensor *const *inputs, uint
     }
 }
 
+/** Number of ts_repeats that have run. */
+static _Atomic uint64_t serials;
+
 /** Allocates the storages of a run and the handles that it leaves, so that nothing after the run
  *  can fail. TS_ERR_MEMORY. */
 static ts_status prepare(ts_repeat *p, const ts_exec *e, ts_thread *thread,
@@ -360,15 +374,25 @@ static ts_status prepare(ts_repeat *p, const ts_exec *e, ts_thread *thread,
 {
     ts_lazy_storage *storages = run_storages(p);
     ts_tensor **made = p->made.data;
-    memset(storages, 0, e->nrecorded * sizeof *storages);
+    for (uint32_t k = 0; k < p->varying.count; k++)
+        storages[*AT(p->varying, uint32_t, k)].storage = NULL;
     for (uint32_t i = 0; i < p->made.count; i++)
         made[i] = NULL;
-    for (uint32_t i = 0; i < e->nrecorded; i++) {
+    if (!p->serial) {
+        p->serial = atomic_fetch_add(&serials, 1) + 1;
+        for (uint32_t i = 0; i < e->nrecorded; i++)
+            if (*AT(p->stays, bool, i))
+                storages[i].storage = AT(p->holders, ts_holder, i)->storage;
+    }
+    for (uint32_t k = 0; k < p->varying.count; k++) {
+        uint32_t i = *AT(p->varying, uint32_t, k);
         const ts_plan_storage *s = &e->storages[i];
-        if (s->outside)
+        if (s->outside) {
             storages[i].storage = storage_at(p, inputs, i);
-        else if (s->held)
+            atomic_fetch_add_explicit(&storages[i].storage->refs, 1, memory_order_relaxed);
+        } else if (s->held) {
             TS_TRY(storages[i].storage = ts_storage_new(thread, s->device, s->bytes));
+        }
     }
     for (uint32_t i = 0; i < p->leaves.count; i++) {
         const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
@@ -387,19 +411,27 @@ static ts_status prepare(ts_repeat *p, const ts_exec *e, ts_thread *thread,
     return TS_OK;
 }
 
-/** Writes the function's effects: versions, outputs, gradients, variables. */
-static void write_effects(const ts_repeat *p, const ts_exec *e, ts_tensor *const *inputs,
-                          ts_tensor **outputs, ts_thread *thread)
+/** Writes the versions of written storages. After an error too: some calls have written. */
+static void write_versions(const ts_repeat *p, const ts_exec *e)
 {
-    ts_tensor **made = p->made.data, **results = made + p->leaves.count;
     for (uint32_t i = 0; i < e->nrecorded; i++) {
         const ts_holder *h = AT(p->holders, ts_holder, i);
         ts_storage *s = run_storages(p)[i].storage;
         if (!s || !h->writes)
             continue;
-        s->version = h->writes + (e->storages[i].outside ? s->version : 0);
+        uint32_t before = h->origin == TS_ORIGIN_FIXED ? h->version
+                          : e->storages[i].outside      ? s->version
+                                                        : 0;
+        s->version = before + h->writes;
         s->writer = h->writer;
     }
+}
+
+/** Writes the function's effects: outputs, gradients, variables. */
+static void write_effects(const ts_repeat *p, ts_tensor *const *inputs, ts_tensor **outputs,
+                          ts_thread *thread)
+{
+    ts_tensor **made = p->made.data, **results = made + p->leaves.count;
     for (uint32_t i = 0; i < p->outputs.count; i++) {
         const ts_output_rule *r = AT(p->outputs, ts_output_rule, i);
         switch ((ts_output_kind)r->kind) {
@@ -425,15 +457,17 @@ static void write_effects(const ts_repeat *p, const ts_exec *e, ts_tensor *const
 }
 
 /** Releases the handles and storages of a run that write_effects() did not hand out. */
-static void clean_up(const ts_repeat *p, const ts_exec *e)
+static void clean_up(const ts_repeat *p)
 {
     ts_tensor **made = p->made.data;
     for (uint32_t i = 0; i < p->made.count; i++)
         if (made[i])
             ts_tensor_unref(made[i]);
-    for (uint32_t i = 0; i < e->nrecorded; i++)
-        if (!e->storages[i].outside && run_storages(p)[i].storage)
-            ts_storage_release(run_storages(p)[i].storage);
+    for (uint32_t k = 0; k < p->varying.count; k++) {
+        ts_storage *s = run_storages(p)[*AT(p->varying, uint32_t, k)].storage;
+        if (s)
+            ts_storage_release(s);
+    }
 }
 
 static ts_status run(ts_compiled *c, ts_exec *e, ts_tensor *const *inputs, ts_tensor **outputs)
@@ -441,21 +475,25 @@ static ts_status run(ts_compiled *c, ts_exec *e, ts_tensor *const *inputs, ts_te
     ts_repeat *p = e->replay;
     ts_thread *thread = ts_thread_self();
     ts_lazy l = {.compiled = c, .thread = thread, .numbers = p->numbers, .storages = p->storages,
-                 .sites = p->sites, .ahead = &p->predicted};
+                 .sites = p->sites, .repeat = p,
+                 .ahead = c->opts.graph ? &p->predicted : NULL};
     ts_status status = prepare(p, e, thread, inputs);
     if (status == TS_OK) {
         take_numbers(p, p->numbers.data, thread->rng);
-        take_numbers(p, p->predicted.data,
-                     (ts_rng_state){thread->rng.seed, thread->rng.offset + p->drawn});
-        undo_counts(p);
+        if (l.ahead) {
+            take_numbers(p, p->predicted.data,
+                         (ts_rng_state){thread->rng.seed, thread->rng.offset + p->drawn});
+            undo_counts(p);
+        }
         thread->rng.offset += p->drawn;
         status = ts_exec_run(e, &l);
+        write_versions(p, e);
         if (status == TS_OK)
-            write_effects(p, e, inputs, outputs, thread);
+            write_effects(p, inputs, outputs, thread);
         else
             undo_counts(p);
     }
-    clean_up(p, e);
+    clean_up(p);
     return status;
 }
 

@@ -29,6 +29,13 @@ typedef struct worker {
     int64_t length; /* elements along the split dim for which the plans are made */
 } worker;
 
+/** A number that a call of the group gets. */
+typedef struct tile_number {
+    uint64_t bits;     /* in the last run */
+    uint32_t at, call; /* index in the recording's numbers; index of the call */
+    bool list;         /* the call gets an address in the numbers of the run */
+} tile_number;
+
 /** The state of a group's run. If one worker runs the group, its next run uses the state again. */
 typedef struct ts_tiles {
     const ts_run *run;
@@ -53,9 +60,13 @@ typedef struct ts_tiles {
     int64_t grain;      /* fewest tiles for a worker */
     worker only;        /* the worker of an undivided run; it uses `values` and `calls` */
     const ts_emitted *code; /* machine code of some or all calls; NULL: none */
-    const uint64_t *numbers; /* that the code uses in this run */
-    size_t bytes;       /* of this state with its values and calls */
+    uint64_t *numbers;  /* code->nnumbers numbers that the code uses in this run */
+    uint64_t epoch;     /* ts_epoch when the calls' tables were last compared with ts_tables */
+    tile_number *passed; /* numbers of the calls */
+    uint32_t npassed;
+    size_t bytes;       /* of this state with its arrays, without `numbers` */
 } tiles;
+
 
 /* ------------------------------------------------------------------------------- set-up ---- */
 
@@ -212,10 +223,11 @@ static void gather(tiles *w)
                           .keys = TS_KEYSET(TS_KEY_CPU)};
         c->kernel = c->f.table->impl[TS_KEY_CPU];
         ts_run_unbox(r, n, c->args);
-        c->numbers = false;
         c->whole = false;
         for (int i = 0; i < n->nargs; i++) {
-            c->numbers |= a[i].role == TS_ROLE_VALUE && a[i].tag != TS_TAG_NONE;
+            if (a[i].role == TS_ROLE_VALUE && a[i].tag != TS_TAG_NONE)
+                w->passed[w->npassed++] = (tile_number){.bits = r->numbers[a[i].at], .at = a[i].at,
+                                                        .call = k, .list = a[i].tag == TS_TAG_INTS};
             if (a[i].tag == TS_TAG_TENSOR)
                 c->arg[i] = value_of(w, a[i].id);
         }
@@ -419,10 +431,11 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
         }
 }
 
-/** Allocates a state with its values and calls; NULL with an error. */
-static tiles *allocate(const ts_run *r, const ts_step *s, size_t values)
+/** Allocates a state with its arrays; NULL with an error. */
+static tiles *allocate(const ts_run *r, const ts_step *s, size_t values, size_t numbers)
 {
-    size_t bytes = sizeof(tiles) + values * sizeof(tile_value) + s->count * sizeof(tile_call);
+    size_t bytes = sizeof(tiles) + values * sizeof(tile_value) + s->count * sizeof(tile_call) +
+                   numbers * sizeof(tile_number);
     tiles *w = ts_alloc(r->thread, bytes);
     if (!w) {
         ts_error_memory("a fused group", (int64_t)bytes);
@@ -430,6 +443,7 @@ static tiles *allocate(const ts_run *r, const ts_step *s, size_t values)
     }
     *w = (tiles){.run = r, .step = s, .bytes = bytes, .values = (tile_value *)(w + 1)};
     w->calls = (tile_call *)(w->values + values);
+    w->passed = (tile_number *)(w->calls + s->count);
     return w;
 }
 
@@ -440,36 +454,111 @@ static const ts_emitted *code_of(const tiles *w)
                                          w->ncalls, w->ndim, w->sizes});
 }
 
-/** Finds or makes machine code of the group. The calls are planned for the whole space. */
-static void emit(tiles *w)
+/** Sets w->code, and w->numbers for its numbers in this run. False, with an error, if out of
+ *  memory. */
+static bool set_code(tiles *w, const ts_emitted *code)
 {
-    if (ts_emit_on() && prepare(w, &w->only, w->ndim ? w->sizes[0] : 1))
-        w->code = code_of(w);
+    if (code && code->nnumbers &&
+        !(w->numbers = ts_alloc(w->run->thread, code->nnumbers * sizeof *w->numbers))) {
+        ts_error_memory("numbers of a fused group", (int64_t)code->nnumbers * 8);
+        return false;
+    }
+    if ((w->code = code) != NULL)
+        ts_emit_numbers(code, w->calls, UINT64_MAX, w->numbers);
+    return true;
+}
+
+/** Finds or makes machine code of the group. The calls are planned for the whole space. False, with
+ *  an error, if out of memory. */
+static bool emit(tiles *w)
+{
+    bool ok = !ts_emit_on() || !prepare(w, &w->only, w->ndim ? w->sizes[0] : 1) ||
+              set_code(w, code_of(w));
     w->only.length = 0;
+    return ok;
 }
 
 /** Makes the state of a group for a run; NULL with an error. */
 static tiles *make(const ts_run *r, const ts_step *s)
 {
-    tiles *most = allocate(r, s, (size_t)s->count * TS_GROUP_TENSORS), *w;
+    tiles *most = allocate(r, s, (size_t)s->count * TS_GROUP_TENSORS,
+                           (size_t)s->count * TS_MAX_ARGS), *w;
     if (!most)
         return NULL;
+    uint64_t epoch = atomic_load(&ts_epoch);
     gather(most);
-    w = allocate(r, s, most->nvalues);
+    w = allocate(r, s, most->nvalues, most->npassed);
     if (w) {
+        w->epoch = epoch;
         w->nvalues = most->nvalues;
         w->ncalls = most->ncalls;
+        w->npassed = most->npassed;
         memcpy(w->values, most->values, w->nvalues * sizeof *w->values);
         memcpy(w->calls, most->calls, w->ncalls * sizeof *w->calls);
+        memcpy(w->passed, most->passed, w->npassed * sizeof *w->passed);
         w->only = (worker){.values = w->values, .calls = w->calls};
         lay_out(w);
-        emit(w);
-        assign_buffers(w);
-        choose_tiles(w);
-        w->grain = WORK / (w->ncalls * ts_max64(s->numel / (w->outer * w->along), 1)) + 1;
+        if (emit(w)) {
+            assign_buffers(w);
+            choose_tiles(w);
+            w->grain = WORK / (w->ncalls * ts_max64(s->numel / (w->outer * w->along), 1)) + 1;
+        } else {
+            ts_tiles_free(w);
+            w = NULL;
+        }
     }
     ts_tiles_free(most);
     return w;
+}
+
+/** True if all calls still have their tables, which change when a kernel is registered. */
+static bool has_tables(tiles *w)
+{
+    uint64_t epoch = atomic_load(&ts_epoch);
+    if (TS_LIKELY(w->epoch == epoch))
+        return true;
+    w->epoch = epoch;
+    for (uint32_t k = 0; k < w->ncalls; k++)
+        if (w->calls[k].f.table !=
+            atomic_load_explicit(&ts_tables[w->calls[k].f.op], memory_order_acquire))
+            return false;
+    return true;
+}
+
+/** Plans call k again, with its numbers of this run; false if that fails or needs other code. */
+static bool plan_again(tiles *w, uint32_t k)
+{
+    const ts_exec *e = w->run->exec;
+    tile_call *c = &w->calls[k];
+    uint32_t node = e->order[w->step->first + k];
+    const ts_recipe *recipe;
+    double numbers[TS_RECIPE_NUMBERS];
+    c->f.thread = w->run->thread;
+    c->f.site = ts_run_site(w->run, node);
+    ts_run_unbox(w->run, ts_graph_node_at(e->graph, node), c->args);
+    return plan_call(&w->only, c) &&
+           (!w->code || w->code->texts[k] ==
+                            (c->operands ? ts_recipe_of(&c->f, &recipe, numbers) : NULL));
+}
+
+/** Updates the calls whose numbers differ from those of the run before; false if the state does not
+ *  fit the new numbers. */
+static bool update_numbers(tiles *w)
+{
+    const uint64_t *numbers = w->run->numbers;
+    uint64_t changed = 0; /* bit k: call k; a group has at most 64 */
+    for (uint32_t i = 0; i < w->npassed; i++) {
+        tile_number *n = &w->passed[i];
+        if (numbers[n->at] != n->bits || n->list)
+            changed |= (uint64_t)1 << n->call;
+        n->bits = numbers[n->at];
+    }
+    for (uint64_t left = changed; left; left &= left - 1)
+        if (!plan_again(w, (uint32_t)__builtin_ctzll(left)))
+            return false;
+    if (changed && w->code)
+        ts_emit_numbers(w->code, w->calls, changed, w->numbers);
+    return !changed || w->code || !ts_emit_on() || !code_of(w);
 }
 
 /** Takes the kept state of a group and updates its addresses, call sites and numbers for this run.
@@ -487,19 +576,11 @@ static tiles *reuse_state(const ts_run *r, const ts_step *s)
         fits = (there != NULL) == (w->values[i].base != NULL);
         w->values[i].base = there ? there->data : NULL;
     }
-    for (uint32_t k = 0; k < w->ncalls && fits; k++) {
-        tile_call *c = &w->calls[k];
-        uint32_t node = e->order[s->first + k];
-        const ts_graph_node *n = ts_graph_node_at(e->graph, node);
-        fits = c->f.table == atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
-        c->f.thread = r->thread;
-        c->f.site = ts_run_site(r, node);
-        if (fits && c->numbers) {
-            ts_run_unbox(r, n, c->args);
-            fits = plan_call(&w->only, c);
-        }
+    for (uint32_t k = 0; k < w->ncalls && !is_code(w); k++) {
+        w->calls[k].f.thread = r->thread;
+        w->calls[k].f.site = ts_run_site(r, e->order[s->first + k]);
     }
-    if (fits && (ts_emit_on() ? code_of(w) == w->code : !w->code))
+    if (fits && has_tables(w) && update_numbers(w) && (ts_emit_on() || !w->code))
         return w;
     ts_tiles_free(w);
     return NULL;
@@ -507,8 +588,11 @@ static tiles *reuse_state(const ts_run *r, const ts_step *s)
 
 void ts_tiles_free(tiles *w)
 {
-    if (w)
-        ts_free(&ts_tls, w, w->bytes);
+    if (!w)
+        return;
+    if (w->numbers)
+        ts_free(&ts_tls, w->numbers, w->code->nnumbers * sizeof *w->numbers);
+    ts_free(&ts_tls, w, w->bytes);
 }
 
 /** Folds the parts of the whole calls to their results. */
@@ -582,16 +666,11 @@ static bool run_parallel(tiles *w)
     return ok;
 }
 
-ts_status ts_tile_run(const ts_run *r, const ts_step *s)
+static ts_status run_group(const ts_run *r, const ts_step *s)
 {
-    TS_PLAIN_FLOATS;
-    uint64_t numbers[TS_EMIT_NUMBERS];
     tiles *w = reuse_state(r, s);
     if (!w && !(w = make(r, s)))
         return ts_error_code();
-    if (w->code)
-        ts_emit_numbers(w->code, w->calls, numbers);
-    w->numbers = numbers;
     w->nworkers = (int)ts_min64(ts_num_threads(),
                                 ts_max64(w->outer * w->along / w->grain, 1));
     size_t parts = 0;
@@ -611,4 +690,12 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s)
     return r->thread->error->count != before
                ? ts_error_code()
                : ts_error_set(TS_ERR_INTERNAL, "a fused group of %u calls failed", s->count);
+}
+
+ts_status ts_tile_run(const ts_run *r, const ts_step *s)
+{
+    if (TS_LIKELY(ts_float_env_is_plain()))
+        return run_group(r, s);
+    TS_PLAIN_FLOATS;
+    return run_group(r, s);
 }

@@ -26,7 +26,6 @@ typedef struct tile_call {
     ts_kernel kernel;
     ts_iter space;  /* plan.iter as the shape rule made it */
     bool tried;     /* the kernel has run once since the call was planned */
-    bool numbers;   /* some argument is a number that changes from run to run */
     bool rewrites;  /* the kernel changes plan.iter, which is restored before each tile */
     bool whole;     /* a reduction of all elements, in pieces (ts_fold_share) */
     uint8_t operands; /* of plan.iter; 0 for a call by rows */
