@@ -349,7 +349,7 @@ typedef struct ts_run {
     ts_storage **storages;  /* per storage; promised storages are allocated when needed */
     ts_tensor **registers;  /* handle of each value; NULL: its storage is not open */
     ts_tensor **handles;    /* handle of each value, open or not; NULL: none yet */
-    const bool *fixed;      /* per recorded storage: it stays open for the next replay; NULL: none */
+    const bool *fixed;      /* per storage: it stays open for the next replay; NULL: none does */
     ts_tensor **lists;      /* buffer for the lists of one call's arguments */
     ts_thread *thread;
     ts_workspace *workspace;     /* scratch memory for calls; NULL: the device's allocator */
@@ -397,8 +397,8 @@ void ts_handle_unbind(const ts_run *r, uint32_t number);
  *  must be bound again. */
 bool ts_handles_stay(const ts_run *r);
 /** Binds the handles of a storage's values, and allocates its memory if it has none, before the
- *  first step that uses it. Does nothing if the storage is open or inside a group. Errors: TS_ERR_MEMORY, and
- *  errors of ts_arena_fill(). */
+ *  first step that uses it. Does nothing if the storage is open or inside a group. Errors:
+ *  TS_ERR_MEMORY, and errors of ts_arena_fill(). */
 ts_status ts_exec_open(const ts_run *r, uint32_t storage);
 /** Unbinds the handles of a storage after the last step that uses it, and its memory unless the
  *  storage is outside or held. A repeated call does nothing. */

@@ -178,6 +178,9 @@ struct ts_emitted {
     size_t bytes;         /* of this struct with its arrays */
 };
 
+/** True if all calls of a group run as machine code, which needs neither plans nor buffers. */
+TS_INLINE bool ts_tile_is_code(const ts_tiles *w) { return w->code && w->code->whole; }
+
 /** A group that may be emitted; the calls are planned. */
 typedef struct ts_emit_group {
     const ts_run *run;
@@ -195,8 +198,8 @@ bool ts_emit_on(void);
 void ts_emit_from_environment(void);
 /** The code of a group; the plan keeps it. NULL if no calls can be emitted. */
 const ts_emitted *ts_emit_code(const ts_emit_group *g);
-/** Fills the group's table of numbers for a run. chosen: bit k is clear if the table has the numbers
- *  of call k already. */
+/** Fills the group's table of numbers for a run. chosen: bit k is clear if the table has the
+ *  numbers of call k already. */
 void ts_emit_numbers(const ts_emitted *e, const tile_call *calls, uint64_t chosen,
                      uint64_t *table);
 /** Runs a part on a tile. values: with the tile's addresses. sizes: of the tile's dims, from dim

@@ -16,8 +16,8 @@
 
 enum { MAX_GROUP = 64 /* calls */, MAX_ROW_GROUP = 16,
        DISTANCE = 32, /* steps that a call or a group may move at most */
-       LEAST = 4096 /* bytes that a merge saves at least on a device; on the CPU any merge also saves
-                       the time that a group takes to begin */ };
+       LEAST = 4096 /* bytes that a merge saves at least on a device. On the CPU each merge also
+                       saves the time that a group takes to begin */ };
 
 /** True if node i may join the group: both use each common storage that one of them writes through
  *  the same value, and node i uses no result marked touch.last, unless `late`. *shares: they have a

@@ -235,7 +235,7 @@ void ts_replay_refuse_number(char *why, size_t size, const ts_exec *e, const ts_
                              const void *site, const char *what);
 void ts_replay_refuse_storage(char *why, size_t size, const ts_exec *e, const ts_array *sites,
                               uint32_t storage, const char *what);
-/** Fills p->stays, p->varying and p->fixed, the latter without storages that have no bytes; false if
+/** Fills p->stays, p->varying and p->fixed, the last without storages that have no bytes; false if
  *  out of memory. */
 bool ts_replay_add_fixed(ts_repeat *p, const ts_exec *e);
 /** True if p->fixed contains s. */
@@ -260,6 +260,15 @@ void ts_replay_count_held(ts_repeat *p);
 /** Adds p to the list that ts_replays_hold() searches; ts_replay_free() removes it. */
 void ts_replay_list(ts_repeat *p);
 
+/** The leaf of a rule in a call with these inputs; NULL for a variable. */
+ts_tensor *ts_leaf_of(const ts_leaf_rule *r, ts_tensor *const *inputs);
+/** Locks the leaves and checks all guards. Returns NULL, or the reason against a replay, with no
+ *  leaf locked. granted: an input that had the same storage in all calls so far must have it
+ *  again. */
+const char *ts_replay_check(ts_repeat *p, const struct ts_replay_modes *modes,
+                            ts_tensor *const *inputs, int n, bool granted);
+/** Unlocks the first `count` leaves of p. */
+void ts_replay_unlock(const ts_repeat *p, ts_tensor *const *inputs, uint32_t count);
 /** Compares `call`, the summary of the recorded call, with the previous call of its plan, and makes
  *  it the plan's summary or frees it. NULL: the call cannot be replayed. Returns
  *  `status`, the call's status; or TS_ERR_STATE if the function was compiled with replay and

@@ -586,7 +586,7 @@ static ts_status two_chains_apart(TRACED) /* a call that joins no group writes i
     TS_TRY(ts_copy_(in[0], ts_cumsum(ts_exp(in[0]), 0)));
     return TS_STATUS_OF(out[0] = ts_add(ts_exp(in[0]), ts_neg(ts_abs(in[1]))));
 }
-static ts_status over_few(TRACED) /* a merge of the chains saves less than 4 KiB, on the CPU enough */
+static ts_status over_few(TRACED) /* a merge of the chains saves less than 4 KiB */
 {
     ts_tensor *a = ts_exp(ts_narrow(ts_select(in[0], 0, 1), 0, 0, 256)),
               *b = ts_neg(ts_abs(ts_narrow(ts_select(in[1], 0, 1), 0, 0, 256)));

@@ -161,7 +161,8 @@ TS_TEST(replays_of_drawn_updates_leave_the_tensors_of_eager_calls, .loop = 24)
         check_update(c, &a, &b, in, inputs ? 2 : 0, event == 1);
         replays += ran == before;
     }
-    ck_assert_msg(replays >= (inputs ? 3 : 8), "seed %llu: %d replays", (unsigned long long)seed, replays);
+    ck_assert_msg(replays >= (inputs ? 3 : 8), "seed %llu: %d replays",
+                  (unsigned long long)seed, replays);
     ts_compiled_free(c);
     lists_free(&a), lists_free(&b);
 }
