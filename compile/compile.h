@@ -220,6 +220,11 @@ typedef struct ts_exec {
     bool small;            /* on the CPU, and its calls move, or its groups save, so few bytes that
                               recording the calls takes longer than it saves (small.c) */
     bool tried;            /* on the CPU, not small: trials compare its runs with eager calls */
+    uint64_t number;       /* of the plan in its compiled function, starting at 1 */
+    int64_t seen;          /* ts_compiled.calls at its last recording */
+    int64_t fastest[2], timed; /* of a trial: nanoseconds of its fastest call, eager and recorded;
+                                  number of recorded calls */
+    uint64_t inputs, next; /* of a trial: hash of the inputs' sizes; number of the plan after it */
     struct ts_captured *captured; /* the device graph (capture.c), or NULL */
     struct ts_repeat *replay;     /* summary for replays (replay.h), or NULL */
 } ts_exec;
