@@ -33,8 +33,8 @@ struct ts_compiled {
     int64_t small;         /* recordings in a row whose plans are small (ts_exec.small) */
     int64_t small_gap;     /* calls without a recording between the newest two recorded ones */
     int64_t calls;         /* recorded calls */
-    int64_t same, trial;   /* recorded calls in a row without a new plan and without a plan that gets
-                              no trial; number of the next one at which a trial begins (small.c) */
+    int64_t same, trial;   /* recorded calls in a row without a new plan and without a plan that
+                              gets no trial; number of the next one at which a trial begins */
     int64_t tried;         /* number of the last one of them whose plan gets a trial */
     struct ts_trial_times {
         int64_t n;

@@ -77,9 +77,9 @@ static void begin_trial(ts_compiled *c)
     atomic_store(&c->eager_end, 0);
 }
 
-/** True if the calls of the trial would have been faster without a recording. If most of their plans
- *  ran in both ways, it compares the sums over the recorded calls of the fastest time of their plan;
- *  else the mean times, which must differ by more than two standard errors. */
+/** True if the calls of the trial would have been faster without a recording. If most of their
+ *  plans ran in both ways, it compares the sums over the recorded calls of the fastest time of their
+ *  plan; else the mean times, which must differ by more than two standard errors. */
 static bool is_eager_faster(const ts_compiled *c)
 {
     double eager = 0, recorded = 0;

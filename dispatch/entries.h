@@ -23,6 +23,9 @@ bool ts_is_argument(const ts_frame *f, const ts_tensor *t);
  *  has set: the sizes need no check. */
 TS_INLINE bool ts_meta_fits(const ts_meta *m) { return ((uint64_t)m->numel - 1) >> 59 == 0; }
 
+/** True if two tensors have a byte in common. Also true for layouts for which that would take long
+ *  to find out. */
+bool ts_tensors_overlap(const ts_tensor *a, const ts_tensor *b);
 /** Checks each destination: it fits the planned result, and no argument overlaps it in memory,
  *  except an operand with the same address, sizes, strides and dtype. TS_ERR_SHAPE, TS_ERR_DTYPE,
  *  TS_ERR_DEVICE, TS_ERR_VALUE. */
