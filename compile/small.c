@@ -78,8 +78,8 @@ static void begin_trial(ts_compiled *c)
 }
 
 /** True if the calls of the trial would have been faster without a recording. If most of their
- *  plans ran in both ways, it compares the sums over the recorded calls of the fastest time of their
- *  plan; else the mean times, which must differ by more than two standard errors. */
+ *  plans ran in both ways, it compares the sums over the recorded calls of the fastest time of
+ *  their plan; else the mean times, which must differ by more than two standard errors. */
 static bool is_eager_faster(const ts_compiled *c)
 {
     double eager = 0, recorded = 0;
