@@ -160,7 +160,8 @@ static bool holders_agree(const ts_exec *e, const ts_repeat *a, ts_repeat *b, bo
         if (equal)
             continue;
         *varies = x->origin == TS_ORIGIN_FIXED && y->origin == TS_ORIGIN_FIXED &&
-                  atomic_load(&x->storage->refs) > 1; /* the program still holds the earlier one */
+                  /* the program still holds the earlier one */
+                  atomic_load(&x->storage->refs) > ts_replays_hold(x->storage);
         ts_replay_refuse_storage(why, size, e, &b->sites, i,
                        "a tensor that is not an input differs from call to call, of");
         return false;
@@ -247,7 +248,7 @@ bool ts_replay_agrees(const ts_exec *e, const ts_repeat *a, ts_repeat *b, bool *
     }
     bool alike = holders_agree(e, a, b, varies, why, size);
     /* b may be kept whether or not the calls agree, and some of its storages may be released now */
-    if (!ts_replay_add_fixed(b) || !alike)
+    if (!ts_replay_add_fixed(b, e) || !alike)
         return false;
     *varies = !numbers_agree(e, a, b, why, size);
     return !*varies;

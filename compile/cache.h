@@ -34,10 +34,20 @@ struct ts_compiled {
     ts_compile_stats stats;
     ts_break breaks[TS_MAX_BREAKS];
     int64_t small;         /* recordings in a row whose plans are small (ts_exec.small) */
-    int64_t small_gap;     /* calls that run without a recording after the newest recorded one */
-    const ts_exec *last;   /* plan of the last recording, only to compare; it may be freed */
-    int64_t same, trial;   /* recordings in a row with that plan; value of `same` at which the next
-                              trial begins */
+    int64_t small_gap;     /* calls without a recording between the newest two recorded ones */
+    int64_t calls;         /* recorded calls */
+    int64_t same, trial;   /* recorded calls in a row without a new plan and without a plan that
+                              gets no trial; number of the next one at which a trial begins */
+    int64_t tried;         /* number of the last one of them whose plan gets a trial */
+    struct ts_trial_times {
+        int64_t n;
+        double sum, squares;
+    } times[2];            /* of the calls of the trial in nanoseconds, eager and recorded */
+    int64_t length;        /* calls of the running trial with a recording, and without */
+    int64_t largest, fresh; /* elements of the inputs of the largest of these calls, and of the last
+                               call */
+    uint64_t last, before; /* ts_exec.number of the plan of the last recorded call; and of the last
+                              call of the running trial, with or without a recording, 0: unknown */
     char replay_why[320];  /* reason why the function ran instead of a replay; "": none */
     int64_t replayed;      /* index of the plan that was replayed last */
     int mismatches;        /* calls that differed from a replay although its guards held */
@@ -45,7 +55,6 @@ struct ts_compiled {
         verifying;         /* the running call tests whether a replay would have been right */
     /* read and written without the lock */
     _Atomic bool timed;    /* a trial is running */
-    _Atomic int64_t fastest[2]; /* nanoseconds of the trial's fastest call, eager and recorded */
     _Atomic int64_t eager; /* calls that ran without a recording (small.c) */
     _Atomic int64_t eager_end; /* calls run without a recording while `eager` < eager_end */
     _Atomic int64_t small_inputs; /* calls whose inputs have more elements are recorded */
@@ -78,9 +87,10 @@ void ts_compiled_ran(ts_compiled *c, ts_exec *e);
 
 /** Sets e->small and e->tried of a new plan. */
 void ts_small_set(ts_exec *e);
-/** Sets how many of the next calls run without a recording. Call it after every recording. e: the
- *  plan of the recording; NULL: it has none. The caller holds c->lock. */
-void ts_small_recorded(ts_compiled *c, const ts_exec *e);
+/** Sets how many of the next calls run without a recording. Call it after the plan of a recording was
+ *  found or made; e: that plan, or NULL if there is none. made: the plan is new. first: it is the
+ *  first recording of a call. The caller holds c->lock. */
+void ts_small_recorded(ts_compiled *c, ts_exec *e, bool made, bool first);
 /** True if a call runs without a recording, and counts it. Such calls are about as short
  *  as taking the function's lock, so ts_small_is_eager() does not take it. */
 bool ts_small_is_eager(ts_compiled *c, ts_tensor *const *inputs, int ninputs);
@@ -89,6 +99,7 @@ void ts_small_count(ts_compiled *c, ts_tensor *const *inputs, int ninputs);
 /** A clock in nanoseconds, for trials. */
 int64_t ts_small_clock(void);
 /** Notes the time of a call of a trial that began at `begin`. */
-void ts_small_time(ts_compiled *c, bool recorded, int64_t begin);
+void ts_small_time(ts_compiled *c, bool recorded, ts_tensor *const *inputs, int ninputs,
+                   int64_t begin);
 
 #endif

@@ -233,6 +233,7 @@ static ts_exec *make_plan(ts_compiled *c, const ts_lazy *l, uint64_t hash, bool 
         c->newest = e;
     e->hash = hash;
     ts_small_set(e);
+    e->number = (uint64_t)c->stats.compiles + 1;
     ts_exec_dump(e, c->name);
     c->stats.compiles++;
     c->stats.compile_ms += (double)(ts_small_clock() - begin) / 1e6;
@@ -269,7 +270,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
                      e->nnodes, c->stats.compile_ms - before, e->ngroups, e->nfused,
                      (long long)e->peak, e->nrecomputed, c->cause);
     }
-    ts_small_recorded(c, e);
+    ts_small_recorded(c, e, e && e->runs == 0 && !e->used, ts_lazy_segment(l) == 0);
     if (e) {
         e->used = ++c->clock;
         e->segments |= (uint64_t)1 << ts_lazy_segment(l);
@@ -490,7 +491,7 @@ static ts_status call_at(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
              !ts_replay_call(c, inputs, ninputs, outputs, noutputs, &status))
         status = call_recorded(c, inputs, ninputs, outputs, noutputs, site);
     if (TS_UNLIKELY(timed) && status == TS_OK)
-        ts_small_time(c, !eager, begin);
+        ts_small_time(c, !eager, inputs, ninputs, begin);
     return check_outputs(c, outputs, noutputs, status, site, !inside);
 }
 

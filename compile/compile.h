@@ -67,6 +67,7 @@ typedef struct ts_lazy {
                            these have run; one reference each */
     ts_keyset keys;     /* union of the keys of all tensors in calls */
     struct ts_notes *notes; /* for replays (replay.h); NULL: replays are off */
+    const struct ts_repeat *repeat; /* the replay that runs; NULL: the function was recorded */
     const ts_array *ahead;  /* expected numbers of the next run; NULL: unknown */
     uint32_t segment;   /* number of recordings of the call that have ended in a break */
     bool failed;        /* out of memory: the recording is lost */
@@ -190,6 +191,8 @@ typedef struct ts_exec {
     ts_array folded, known; /* ts_folded; ts_known_number: the plan serves only recordings with
                                these numbers */
     ts_array widened, cats, moved; /* ts_widened; ts_dropped_cat; ts_moved; for dumps only */
+    _Atomic(struct ts_slots *) slots; /* kept for the next run (handles.c); NULL: the plan has not
+                                         run, or a run has taken them */
     _Atomic(struct ts_kept *) kept; /* values of constant calls; NULL: the plan has not run, or has
                                        none (nconstants) */
     uint32_t nconstants;    /* number of constant calls */
@@ -217,6 +220,11 @@ typedef struct ts_exec {
     bool small;            /* on the CPU, and its calls move, or its groups save, so few bytes that
                               recording the calls takes longer than it saves (small.c) */
     bool tried;            /* on the CPU, not small: trials compare its runs with eager calls */
+    uint64_t number;       /* of the plan in its compiled function, starting at 1 */
+    int64_t seen;          /* ts_compiled.calls at its last recording */
+    int64_t fastest[2], timed; /* of a trial: nanoseconds of its fastest call, eager and recorded;
+                                  number of recorded calls */
+    uint64_t inputs, next; /* of a trial: hash of the inputs' sizes; number of the plan after it */
     struct ts_captured *captured; /* the device graph (capture.c), or NULL */
     struct ts_repeat *replay;     /* summary for replays (replay.h), or NULL */
 } ts_exec;
@@ -326,6 +334,20 @@ FILE *ts_dump_open(const ts_exec *e, const char *stage, const char *end);
 
 /* ----------------------------------------------------------------------------------- run ---- */
 
+/** A storage's version and the op of its last write. */
+typedef struct ts_write_count {
+    uint32_t version;
+    uint16_t writer;
+} ts_write_count;
+
+/** What a run of a plan keeps for the next one (handles.c). */
+typedef struct ts_slots {
+    uint64_t bound;        /* serial of the replays whose fixed storages are bound; 0: none */
+    ts_tensor **registers, **handles, **lists; /* as in ts_run */
+    ts_storage **storages;
+    ts_write_count *counts; /* per storage: before the run */
+} ts_slots;
+
 /** One run of a plan. */
 typedef struct ts_run {
     struct ts_compiled *compiled;
@@ -334,6 +356,8 @@ typedef struct ts_run {
     const void *const *sites;   /* per recorded call; see ts_run_site() */
     ts_storage **storages;  /* per storage; promised storages are allocated when needed */
     ts_tensor **registers;  /* handle of each value; NULL: its storage is not open */
+    ts_tensor **handles;    /* handle of each value, open or not; NULL: none yet */
+    const bool *fixed;      /* per storage: it stays open for the next replay; NULL: none does */
     ts_tensor **lists;      /* buffer for the lists of one call's arguments */
     ts_thread *thread;
     ts_workspace *workspace;     /* scratch memory for calls; NULL: the device's allocator */
@@ -364,12 +388,28 @@ ts_status ts_exec_steps(const ts_run *r);
 ts_status ts_constants_open(const ts_run *r);
 /** Releases the values of constant calls; NULL is allowed. */
 void ts_constants_free(const ts_exec *e, struct ts_kept *kept);
-/** Creates the handles of a storage's values, and its memory if it has none, before the first step
- *  that uses it. Does nothing if the storage is open or inside a group. Errors: TS_ERR_MEMORY, and
- *  errors of ts_arena_fill(). */
+/** Takes what the plan's last run has kept, or makes it; NULL with TS_ERR_MEMORY. */
+ts_slots *ts_slots_take(ts_exec *e, ts_thread *thread);
+/** Removes storages that replays with another serial have left bound. */
+void ts_slots_bind(const ts_exec *e, ts_slots *s, uint64_t serial);
+/** Ends a run. */
+void ts_slots_keep(ts_exec *e, ts_slots *s);
+/** Frees them; NULL is allowed. */
+void ts_slots_free(const ts_exec *e, ts_slots *s);
+/** Gives value `number` a handle over its storage in the run; false with TS_ERR_MEMORY. */
+bool ts_handle_bind(const ts_run *r, uint32_t number);
+/** Removes the storage from the handle of a value, if it is bound. The run still has a reference to
+ *  the storage. */
+void ts_handle_unbind(const ts_run *r, uint32_t number);
+/** After a run, checks the handles of storages that stay open for the next replay; false if some
+ *  must be bound again. */
+bool ts_handles_stay(const ts_run *r);
+/** Binds the handles of a storage's values, and allocates its memory if it has none, before the
+ *  first step that uses it. Does nothing if the storage is open or inside a group. Errors:
+ *  TS_ERR_MEMORY, and errors of ts_arena_fill(). */
 ts_status ts_exec_open(const ts_run *r, uint32_t storage);
-/** Releases the handles of a storage after the last step that uses it, and its memory unless the
- *  storage is outside, held or constant. A repeated call does nothing. */
+/** Unbinds the handles of a storage after the last step that uses it, and releases its memory unless
+ *  the storage is outside, held or constant. A repeated call does nothing. */
 void ts_exec_close(const ts_run *r, uint32_t storage);
 /** Runs the call of a node. */
 ts_status ts_exec_call(const ts_run *r, uint32_t node);

@@ -445,11 +445,14 @@ static uint64_t parameter_bits(const ts_frame *f, int index)
                                       : ts_lane_bits(&single, TS_F32);
 }
 
-void ts_emit_numbers(const ts_emitted *e, const tile_call *calls, uint64_t *table)
+void ts_emit_numbers(const ts_emitted *e, const tile_call *calls, uint64_t chosen, uint64_t *table)
 {
     for (uint32_t i = 0; i < e->nparts; i++)
         for (int k = 0; k < e->parts[i].nnumbers; k++) {
             const ts_block_number *n = &e->parts[i].numbers[k];
+            bool passed = n->kind == TS_EMIT_OPERAND || n->kind == TS_EMIT_PARAMETER;
+            if (passed && !(chosen >> n->call & 1))
+                continue;
             table[e->parts[i].table + (uint32_t)k] =
                 n->kind == TS_EMIT_OPERAND     ? number_bits(&calls[n->call].f, n->index)
                 : n->kind == TS_EMIT_PARAMETER ? parameter_bits(&calls[n->call].f, n->index)

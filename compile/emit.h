@@ -204,6 +204,9 @@ struct ts_emitted {
     size_t bytes;         /* of this struct with its arrays */
 };
 
+/** True if all calls of a group run as machine code, which needs neither plans nor buffers. */
+TS_INLINE bool ts_tile_is_code(const ts_tiles *w) { return w->code && w->code->whole; }
+
 /** A group that may be emitted; the calls are planned. */
 typedef struct ts_emit_group {
     const ts_run *run;
@@ -222,9 +225,10 @@ void ts_emit_from_environment(void);
 /** The code of a group, made at the first call; the plan keeps it. NULL if no calls can be emitted:
  *  they have no recipes, the machine has no encoder, or memory is short or may not be executed. */
 const ts_emitted *ts_emit_code(const ts_emit_group *g);
-/** Fills the group's table of numbers, TS_EMIT_NUMBERS entries of 8 bytes, for a run of the
- *  plan. */
-void ts_emit_numbers(const ts_emitted *e, const tile_call *calls, uint64_t *table);
+/** Fills the group's table of numbers, TS_EMIT_NUMBERS entries of 8 bytes, for a run of the plan.
+ *  chosen: bit k is clear if the table has the numbers of call k already. */
+void ts_emit_numbers(const ts_emitted *e, const tile_call *calls, uint64_t chosen,
+                     uint64_t *table);
 /** Runs a part on a tile. values: with the tile's addresses. sizes: of the tile's dims, from dim
  *  `begin` to ndim - 1. */
 void ts_emit_run(const ts_emitted_part *p, const tile_value *values, const int64_t *sizes,

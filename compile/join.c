@@ -16,7 +16,8 @@
 
 enum { MAX_GROUP = 64 /* calls */, MAX_ROW_GROUP = 16,
        DISTANCE = 32, /* steps that a call or a group may move at most */
-       LEAST = 4096 /* bytes that a merge saves at least */ };
+       LEAST = 4096 /* bytes that a merge saves at least on a device. On the CPU each merge also
+                       saves the time that a group takes to begin */ };
 
 /** True if node i may join the group: both use each common storage that one of them writes through
  *  the same value, and node i uses no result marked touch.last, unless `late`. *shares: they have a
@@ -278,7 +279,8 @@ static int64_t merge_score(const maker *m, uint32_t a, uint32_t b)
         some |= shares;
         saved += bytes_saved(m, i, other);
     }
-    return some && saved >= LEAST && (can_meet(m, a, b, true) || can_meet(m, a, b, false)) ? saved
+    int64_t least = e->steps[a].device.backend == TS_KEY_CPU ? 1 : LEAST;
+    return some && saved >= least && (can_meet(m, a, b, true) || can_meet(m, a, b, false)) ? saved
                                                                                           : 0;
 }
 

@@ -506,6 +506,8 @@ void ts_exec_free(ts_exec *e)
     uint32_t n = e->graph ? e->graph->nodes.count : 0;
     ts_captured_free(e->captured);
     ts_replay_free(e->replay);
+    if (e->graph)
+        ts_slots_free(e, atomic_load(&e->slots));
     give(e->storages, e->nstorages * sizeof *e->storages);
     give(e->words, e->nwords * sizeof *e->words);
     give(e->steps, n * sizeof *e->steps);

@@ -1,5 +1,5 @@
-/** @file replay.c  Replays a plan without the user's function: checks guards, decides when replays
- * are allowed, runs the plan and writes the function's effects. */
+/** @file replay.c  Replays a plan without the user's function: decides when replays are allowed,
+ * runs the plan and writes the function's effects. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
 
@@ -13,158 +13,7 @@ enum {
     MOST_MISMATCHES = 4 /* unexpected calls after which the compiled function is never replayed */
 };
 
-/* ------------------------------------------------------------------------------- guards ---- */
-
-static bool has_layout(const ts_layout *l, const ts_tensor *t)
-{
-    return l->dtype == t->dtype && l->ndim == t->ndim && l->offset == ts_tensor_byte_offset(t) &&
-           ts_same_sizes(l->sizes, t->sizes, t->ndim) &&
-           ts_same_sizes(l->strides, t->strides, t->ndim);
-}
-
-/** Checks the storage of input i. Returns NULL, or the reason why its memory forbids a replay. */
-static const char *check_memory(const ts_repeat *p, ts_tensor *const *inputs, uint32_t i,
-                                bool granted)
-{
-    const ts_input_guard *g = AT(p->inputs, ts_input_guard, i);
-    const ts_storage *s = inputs[i]->storage;
-    if (!g->holder)
-        return NULL;
-    const ts_holder *h = AT(p->holders, ts_holder, g->holder - 1);
-    bool fixed = h->origin == TS_ORIGIN_FIXED;
-    if (fixed && s == h->storage)
-        return NULL;
-    if (fixed && granted)
-        return "an input has other memory than before";
-    if (h->origin == TS_ORIGIN_GRADIENT)
-        return "an input is a gradient";
-    if (!fixed && h->at != i)
-        return s == inputs[h->at]->storage ? NULL : "inputs no longer share their memory";
-    if (ts_replay_is_fixed(p, s))
-        return "an input shares its memory with a tensor of the function";
-    for (uint32_t k = 0; k < i; k++) {
-        uint32_t other = AT(p->inputs, ts_input_guard, k)->holder;
-        if (other && other != g->holder && inputs[k]->storage == s)
-            return "inputs share their memory";
-    }
-    return NULL;
-}
-
-static const char *check_inputs(const ts_repeat *p, ts_tensor *const *inputs, bool granted)
-{
-    for (uint32_t i = 0; i < p->inputs.count; i++) {
-        const ts_input_guard *g = AT(p->inputs, ts_input_guard, i);
-        const ts_tensor *t = inputs[i];
-        if (g->kind.bits != t->kind.bits)
-            return "an input has another dtype, number of dims or device";
-        if (!has_layout(&g->layout, t))
-            return "an input has other sizes, strides or offset";
-        if (g->keys != t->keys)
-            return "requires_grad or the layers of an input changed";
-        if (t->node)
-            return "an input has a history";
-        const char *why = check_memory(p, inputs, i, granted);
-        if (why)
-            return why;
-    }
-    return NULL;
-}
-
-static ts_tensor *leaf_of(const ts_leaf_rule *r, ts_tensor *const *inputs)
-{
-    return r->input ? inputs[r->input - 1] : r->leaf;
-}
-
-static const char *check_leaves(const ts_repeat *p, ts_tensor *const *inputs)
-{
-    for (uint32_t i = 0; i < p->leaves.count; i++) {
-        const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
-        ts_tensor *leaf = leaf_of(r, inputs), *g = ts_leaf_tensor(r, leaf);
-        if (leaf && !r->input && atomic_load_explicit(&leaf->refs, memory_order_relaxed) == 1)
-            return "the program has released a parameter";
-        if (r->had != (g != NULL))
-            return r->had ? "a gradient or declared tensor is missing"
-                          : "a gradient or declared tensor exists already";
-        if (!r->read)
-            continue;
-        bool alone = leaf && atomic_load_explicit(&g->refs, memory_order_relaxed) == 1 &&
-                     atomic_load_explicit(&g->storage->refs, memory_order_relaxed) == 1;
-        if (alone != r->alone || !has_layout(&r->before, g) || ts_is_promised(g->storage->data))
-            return "a gradient has other holders or another layout";
-    }
-    return NULL;
-}
-
-static const char *check_fixed(const ts_repeat *p)
-{
-    ts_storage *const *all = p->fixed.data;
-    for (uint32_t i = 0; i < p->fixed.count; i++)
-        if (atomic_load_explicit(&all[i]->refs, memory_order_relaxed) == 1)
-            return "the program has released a tensor of the function";
-        else if (ts_is_promised(all[i]->data))
-            return "a tensor of the function has no values";
-    for (uint32_t i = 0; i < p->outputs.count; i++) {
-        const ts_tensor *t = AT(p->outputs, ts_output_rule, i)->handle;
-        if (t && atomic_load_explicit(&t->refs, memory_order_relaxed) == 1)
-            return "the program has released an output that is always the same tensor";
-    }
-    return NULL;
-}
-
 _Atomic uint64_t ts_leaf_runs;
-
-/** Unlocks the first `count` leaves that hold_leaves() locked. */
-static void release_leaves(const ts_repeat *p, ts_tensor *const *inputs, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
-        if (!r->slot)
-            ts_node_unlock(ts_accumulator_of(leaf_of(r, inputs)));
-    }
-}
-
-/** Locks the leaves of p, so that no other thread changes their gradients between the guards and
- *  the end of the run. False, with none locked, if another thread has locked one. */
-static bool hold_leaves(const ts_repeat *p, ts_tensor *const *inputs)
-{
-    uint32_t self = ts_node_self(ts_thread_self());
-    for (uint32_t i = 0; i < p->leaves.count; i++) {
-        const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
-        ts_node *leaf = r->slot ? NULL : ts_accumulator_of(leaf_of(r, inputs));
-        if (!r->slot && (!leaf || !ts_node_try_lock(leaf, self))) {
-            release_leaves(p, inputs, i);
-            return false;
-        }
-    }
-    return true;
-}
-
-/** Locks the leaves and checks all guards. Returns NULL, or the reason against a replay, with no
- *  leaf locked. granted: an input that had the same storage in all calls so far must have it
- *  again. */
-static const char *check(const ts_repeat *p, const struct ts_replay_modes *modes,
-                         ts_tensor *const *inputs, int n, bool granted)
-{
-    const char *why;
-    if ((uint32_t)n != p->inputs.count)
-        return "the number of inputs differs";
-    if (p->modes.epoch != modes->epoch)
-        return "a module, an optimizer, requires_grad of a tensor or the registry changed";
-    if (memcmp(&p->modes, modes, sizeof *modes) != 0)
-        return "modes of the thread changed: grad mode, autocast, layers, default device";
-    for (uint32_t i = 0; i < p->dependencies.count; i++) {
-        const ts_dependency *d = AT(p->dependencies, ts_dependency, i);
-        if (memcmp(d->memory, (const char *)p->copies.data + d->at, d->bytes) != 0)
-            return "memory that ts_depends_on() declares changed";
-    }
-    if ((why = check_inputs(p, inputs, granted)) != NULL)
-        return why;
-    if (!hold_leaves(p, inputs))
-        return "another thread adds to a gradient";
-    if ((why = check_leaves(p, inputs)) != NULL || (why = check_fixed(p)) != NULL)
-        release_leaves(p, inputs, p->leaves.count);
-    return why;
-}
 
 /* ------------------------------------------------------------------------------ numbers ---- */
 
@@ -238,10 +87,10 @@ void ts_replay_expect(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
         ts_repeat *p = c->plans[i]->replay;
         if (!p || p->busy)
             continue;
-        p->matched = !p->refused && !check(p, &modes, inputs, ninputs, false);
+        p->matched = !p->refused && !ts_replay_check(p, &modes, inputs, ninputs, false);
         if (!p->matched)
             continue;
-        release_leaves(p, inputs, p->leaves.count);
+        ts_replay_unlock(p, inputs, p->leaves.count);
         take_numbers(p, p->predicted.data, thread->rng);
         undo_counts(p);
     }
@@ -348,10 +197,13 @@ static ts_storage *storage_at(const ts_repeat *p, ts_tensor *const *inputs, uint
     case TS_ORIGIN_INPUT: return inputs[h->at]->storage;
     case TS_ORIGIN_GRADIENT:
         leaf = AT(p->leaves, ts_leaf_rule, h->at);
-        return ts_leaf_tensor(leaf, leaf_of(leaf, inputs))->storage;
+        return ts_leaf_tensor(leaf, ts_leaf_of(leaf, inputs))->storage;
     default: return run_storages(p)[i].storage;
     }
 }
+
+/** Number of ts_repeats that have run. */
+static _Atomic uint64_t serials;
 
 /** Allocates the storages of a run and the handles that it leaves, so that nothing after the run
  *  can fail. TS_ERR_MEMORY. */
@@ -360,22 +212,32 @@ static ts_status prepare(ts_repeat *p, const ts_exec *e, ts_thread *thread,
 {
     ts_lazy_storage *storages = run_storages(p);
     ts_tensor **made = p->made.data;
-    memset(storages, 0, e->nrecorded * sizeof *storages);
+    for (uint32_t k = 0; k < p->varying.count; k++)
+        storages[*AT(p->varying, uint32_t, k)].storage = NULL;
     for (uint32_t i = 0; i < p->made.count; i++)
         made[i] = NULL;
-    for (uint32_t i = 0; i < e->nrecorded; i++) {
+    if (!p->serial) {
+        p->serial = atomic_fetch_add(&serials, 1) + 1;
+        for (uint32_t i = 0; i < e->nrecorded; i++)
+            if (*AT(p->stays, bool, i))
+                storages[i].storage = AT(p->holders, ts_holder, i)->storage;
+    }
+    for (uint32_t k = 0; k < p->varying.count; k++) {
+        uint32_t i = *AT(p->varying, uint32_t, k);
         const ts_plan_storage *s = &e->storages[i];
-        if (s->outside)
+        if (s->outside) {
             storages[i].storage = storage_at(p, inputs, i);
-        else if (s->held)
+            atomic_fetch_add_explicit(&storages[i].storage->refs, 1, memory_order_relaxed);
+        } else if (s->held) {
             TS_TRY(storages[i].storage = ts_storage_new(thread, s->device, s->bytes));
+        }
     }
     for (uint32_t i = 0; i < p->leaves.count; i++) {
         const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
         if (r->after != TS_GRADIENT_NEW)
             continue;
         if (!r->slot)
-            TS_TRY(ts_grad_meta_of(leaf_of(r, inputs)));
+            TS_TRY(ts_grad_meta_of(ts_leaf_of(r, inputs)));
         TS_TRY(made[i] = handle_on(thread, storage_at(p, inputs, r->holder), &r->now));
     }
     made += p->leaves.count;
@@ -387,19 +249,27 @@ static ts_status prepare(ts_repeat *p, const ts_exec *e, ts_thread *thread,
     return TS_OK;
 }
 
-/** Writes the function's effects: versions, outputs, gradients, variables. */
-static void write_effects(const ts_repeat *p, const ts_exec *e, ts_tensor *const *inputs,
-                          ts_tensor **outputs, ts_thread *thread)
+/** Writes the versions of written storages. After an error too: some calls have written. */
+static void write_versions(const ts_repeat *p, const ts_exec *e)
 {
-    ts_tensor **made = p->made.data, **results = made + p->leaves.count;
     for (uint32_t i = 0; i < e->nrecorded; i++) {
         const ts_holder *h = AT(p->holders, ts_holder, i);
         ts_storage *s = run_storages(p)[i].storage;
         if (!s || !h->writes)
             continue;
-        s->version = h->writes + (e->storages[i].outside ? s->version : 0);
+        uint32_t before = h->origin == TS_ORIGIN_FIXED ? h->version
+                          : e->storages[i].outside      ? s->version
+                                                        : 0;
+        s->version = before + h->writes;
         s->writer = h->writer;
     }
+}
+
+/** Writes the function's effects: outputs, gradients, variables. */
+static void write_effects(const ts_repeat *p, ts_tensor *const *inputs, ts_tensor **outputs,
+                          ts_thread *thread)
+{
+    ts_tensor **made = p->made.data, **results = made + p->leaves.count;
     for (uint32_t i = 0; i < p->outputs.count; i++) {
         const ts_output_rule *r = AT(p->outputs, ts_output_rule, i);
         switch ((ts_output_kind)r->kind) {
@@ -414,7 +284,7 @@ static void write_effects(const ts_repeat *p, const ts_exec *e, ts_tensor *const
     }
     for (uint32_t i = 0; i < p->leaves.count; i++) {
         const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
-        ts_tensor **slot = ts_leaf_slot(r, leaf_of(r, inputs));
+        ts_tensor **slot = ts_leaf_slot(r, ts_leaf_of(r, inputs));
         if (r->after == TS_GRADIENT_KEPT || !slot)
             continue;
         ts_tensor *old = *slot;
@@ -425,15 +295,17 @@ static void write_effects(const ts_repeat *p, const ts_exec *e, ts_tensor *const
 }
 
 /** Releases the handles and storages of a run that write_effects() did not hand out. */
-static void clean_up(const ts_repeat *p, const ts_exec *e)
+static void clean_up(const ts_repeat *p)
 {
     ts_tensor **made = p->made.data;
     for (uint32_t i = 0; i < p->made.count; i++)
         if (made[i])
             ts_tensor_unref(made[i]);
-    for (uint32_t i = 0; i < e->nrecorded; i++)
-        if (!e->storages[i].outside && run_storages(p)[i].storage)
-            ts_storage_release(run_storages(p)[i].storage);
+    for (uint32_t k = 0; k < p->varying.count; k++) {
+        ts_storage *s = run_storages(p)[*AT(p->varying, uint32_t, k)].storage;
+        if (s)
+            ts_storage_release(s);
+    }
 }
 
 static ts_status run(ts_compiled *c, ts_exec *e, ts_tensor *const *inputs, ts_tensor **outputs)
@@ -441,21 +313,25 @@ static ts_status run(ts_compiled *c, ts_exec *e, ts_tensor *const *inputs, ts_te
     ts_repeat *p = e->replay;
     ts_thread *thread = ts_thread_self();
     ts_lazy l = {.compiled = c, .thread = thread, .numbers = p->numbers, .storages = p->storages,
-                 .sites = p->sites, .ahead = &p->predicted};
+                 .sites = p->sites, .repeat = p,
+                 .ahead = c->opts.graph ? &p->predicted : NULL};
     ts_status status = prepare(p, e, thread, inputs);
     if (status == TS_OK) {
         take_numbers(p, p->numbers.data, thread->rng);
-        take_numbers(p, p->predicted.data,
-                     (ts_rng_state){thread->rng.seed, thread->rng.offset + p->drawn});
-        undo_counts(p);
+        if (l.ahead) {
+            take_numbers(p, p->predicted.data,
+                         (ts_rng_state){thread->rng.seed, thread->rng.offset + p->drawn});
+            undo_counts(p);
+        }
         thread->rng.offset += p->drawn;
         status = ts_exec_run(e, &l);
+        write_versions(p, e);
         if (status == TS_OK)
-            write_effects(p, e, inputs, outputs, thread);
+            write_effects(p, inputs, outputs, thread);
         else
             undo_counts(p);
     }
-    clean_up(p, e);
+    clean_up(p);
     return status;
 }
 
@@ -513,9 +389,9 @@ static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *
         ts_exec *e = c->plans[(i + c->replayed) % c->nplans];
         if (!ts_replay_is_granted(e) || e->replay->busy)
             continue;
-        const char *not = check(e->replay, &modes, inputs, n, true);
+        const char *not = ts_replay_check(e->replay, &modes, inputs, n, true);
         if (!not && (not = check_numbers(e)))
-            release_leaves(e->replay, inputs, e->replay->leaves.count);
+            ts_replay_unlock(e->replay, inputs, e->replay->leaves.count);
         if (not && !why) {
             why = not;
             failed = e->replay;
@@ -526,7 +402,7 @@ static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *
             e->replay->since = 0;
             c->verifying = true;
             c->stats.verified++;
-            release_leaves(e->replay, inputs, e->replay->leaves.count);
+            ts_replay_unlock(e->replay, inputs, e->replay->leaves.count);
             return NULL;
         }
         c->replayed = (i + c->replayed) % c->nplans;
@@ -562,7 +438,7 @@ bool ts_replay_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs, ts_te
         e->replay->since++;
         c->stats.skipped++;
     } else if (e) {
-        release_leaves(e->replay, inputs, e->replay->leaves.count);
+        ts_replay_unlock(e->replay, inputs, e->replay->leaves.count);
         e = NULL;
     }
     pthread_mutex_unlock(&c->lock);
@@ -572,7 +448,7 @@ bool ts_replay_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs, ts_te
         return false;
     *status = run(c, e, inputs, outputs);
     atomic_fetch_add(&ts_leaf_runs, e->replay->leaves.count);
-    release_leaves(e->replay, inputs, e->replay->leaves.count);
+    ts_replay_unlock(e->replay, inputs, e->replay->leaves.count);
     pthread_mutex_lock(&c->lock);
     e->replay->busy = false;
     e->runs--;

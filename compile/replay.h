@@ -133,9 +133,11 @@ typedef struct ts_holder {
     ts_storage *storage; /* FIXED: one reference */
     uint32_t at;         /* INPUT, GRADIENT: index of the input or leaf */
     uint32_t input;      /* FIXED: index + 1 of an input with this storage; 0: none */
-    uint8_t origin;      /* a ts_origin */
-    uint16_t writer;     /* op of the last write */
     uint32_t writes;     /* increments of the version per call; for PLAN the version afterwards */
+    uint32_t version;    /* FIXED: before the running replay */
+    int32_t held;        /* references to the storage that ts_repeats have */
+    uint16_t writer;     /* op of the last write */
+    uint8_t origin;      /* a ts_origin */
 } ts_holder;
 
 /** Properties that an input must have in a replay. */
@@ -163,6 +165,7 @@ typedef struct ts_leaf_rule {
         alone,        /* guard, if read: the leaf is the tensor's only owner */
         read;         /* calls use the tensor's memory */
     uint8_t after;    /* a ts_gradient_kind */
+    int32_t held;     /* references to the leaf that ts_repeats have */
     uint32_t holder;  /* NEW: index of its storage in `holders` */
     ts_layout before, now; /* guard, if read: layout before the call; NEW: layout afterwards */
 } ts_leaf_rule;
@@ -180,6 +183,7 @@ typedef struct ts_output_rule {
     uint8_t kind;
     uint32_t at;
     ts_tensor *handle; /* HANDLE: one reference */
+    int32_t held;      /* references to it that ts_repeats have */
     ts_layout layout;
 } ts_output_rule;
 
@@ -195,7 +199,12 @@ typedef struct ts_repeat {
     int64_t since;    /* replays since the function last ran */
     ts_array inputs, holders, leaves, outputs; /* ts_input_guard, ts_holder,
                                                   ts_leaf_rule, ts_output_rule */
-    ts_array fixed;                            /* ts_storage * of FIXED holders, sorted */
+    ts_array fixed;     /* void *, sorted: storages of FIXED holders, leaves and handles of outputs,
+                           to each of which there is one reference per entry */
+    uint64_t counted;   /* number of changes of the list of ts_repeats when `held` was counted */
+    ts_array stays,     /* bool per storage of the plan: FIXED */
+        varying;        /* uint32_t: the other storages of the recording, in ascending order */
+    uint64_t serial;    /* number of these replays in the process; 0: none has run */
     ts_array numbers, rules, /* per number: uint64_t; ts_number_rule */
         sites;               /* per node: call site */
     ts_array predicted;                        /* expected numbers of the next call */
@@ -228,8 +237,9 @@ void ts_replay_refuse_number(char *why, size_t size, const ts_exec *e, const ts_
                              const void *site, const char *what);
 void ts_replay_refuse_storage(char *why, size_t size, const ts_exec *e, const ts_array *sites,
                               uint32_t storage, const char *what);
-/** Fills p->fixed with the storages of FIXED holders that have bytes; false if out of memory. */
-bool ts_replay_add_fixed(ts_repeat *p);
+/** Fills p->stays, p->varying and p->fixed, the last without storages that have no bytes; false if
+ *  out of memory. */
+bool ts_replay_add_fixed(ts_repeat *p, const ts_exec *e);
 /** True if p->fixed contains s. */
 bool ts_replay_is_fixed(const ts_repeat *p, const ts_storage *s);
 /** True if two calls of one plan are equal. Otherwise *varies is true if later calls will differ
@@ -244,11 +254,23 @@ void ts_replay_name_miss(const ts_repeat *p, const struct ts_replay_modes *now,
                          size_t size);
 /** Makes fork() hold the lock of the list of ts_replay_list(). */
 void ts_replays_install(void);
-/** Number of listed ts_repeats that hold a reference to s. */
+/** Number of references to s that listed ts_repeats have. */
 int32_t ts_replays_hold(const ts_storage *s);
+/** Updates the fields `held` of p if ts_repeats were listed or freed. If no other owner than
+ *  ts_repeats is left, the program has released the storage or tensor. */
+void ts_replay_count_held(ts_repeat *p);
 /** Adds p to the list that ts_replays_hold() searches; ts_replay_free() removes it. */
 void ts_replay_list(ts_repeat *p);
 
+/** The leaf of a rule in a call with these inputs; NULL for a variable. */
+ts_tensor *ts_leaf_of(const ts_leaf_rule *r, ts_tensor *const *inputs);
+/** Locks the leaves and checks all guards. Returns NULL, or the reason against a replay, with no
+ *  leaf locked. granted: an input that had the same storage in all calls so far must have it
+ *  again. */
+const char *ts_replay_check(ts_repeat *p, const struct ts_replay_modes *modes,
+                            ts_tensor *const *inputs, int n, bool granted);
+/** Unlocks the first `count` leaves of p. */
+void ts_replay_unlock(const ts_repeat *p, ts_tensor *const *inputs, uint32_t count);
 /** Compares `call`, the summary of the recorded call, with the previous call of its plan, and makes
  *  it the plan's summary or frees it. NULL: the call cannot be replayed. Returns
  *  `status`, the call's status; or TS_ERR_STATE if the function was compiled with replay and

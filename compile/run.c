@@ -3,25 +3,13 @@
 // SPDX-License-Identifier: MIT
 #include "compile/cache.h"
 #include "compile/plan.h"
+#include "compile/replay.h"
 #include "dispatch/entries.h"
 #include "dispatch/invoke.h"
 
 #include <string.h>
 
 #define LAZY TS_KEYSET(TS_KEY_LAZY)
-
-/** A handle of value v over its storage, owned by the caller; NULL with an error. */
-static ts_tensor *handle_of(const ts_run *r, const ts_graph_value *v)
-{
-    const ts_graph *g = r->exec->graph;
-    const int64_t *sizes = ts_graph_ints_at(g, v->ints);
-    ts_storage *s = r->storages[v->storage];
-    ts_tensor base = {.keys = TS_KEYSET(s->device.backend), .storage = s, .data = s->data};
-    base.dtype = v->dtype;
-    base.device = s->device;
-    return ts_tensor_alias(r->thread, &base, sizes, sizes + v->ndim, v->ndim,
-                           v->offset / ts_dtype_sizes[v->dtype]);
-}
 
 /** ts_storage.release of a storage in the arena: frees nothing, because the arena owns it. */
 static void release_nothing(void *foreign, void *data, int64_t bytes)
@@ -63,10 +51,9 @@ ts_status ts_exec_open_inside(const ts_run *r, uint32_t i)
         return ts_error_code();
     }
     for (uint32_t next = newest; next;) {
-        const ts_graph_value *v = (const ts_graph_value *)e->graph->values.data + (next - 1);
-        if (!(r->registers[next - 1] = handle_of(r, v)))
+        if (!ts_handle_bind(r, next - 1))
             return ts_error_code();
-        next = v->before;
+        next = ((const ts_graph_value *)e->graph->values.data)[next - 1].before;
     }
     return TS_OK;
 }
@@ -82,10 +69,10 @@ void ts_exec_close(const ts_run *r, uint32_t i)
 {
     const ts_exec *e = r->exec;
     const ts_plan_storage *s = &e->storages[i];
+    if (r->fixed && r->fixed[i])
+        return;
     for (uint32_t next = ((const ts_graph_storage *)e->graph->storages.data)[i].newest; next;) {
-        if (r->registers[next - 1])
-            ts_tensor_unref(r->registers[next - 1]);
-        r->registers[next - 1] = NULL;
+        ts_handle_unbind(r, next - 1);
         next = ((const ts_graph_value *)e->graph->values.data)[next - 1].before;
     }
     if (!s->outside && !s->constant && !s->held && r->storages[i]) {
@@ -220,18 +207,21 @@ static ts_status fail_at_step(const ts_run *r, uint32_t k, ts_status status)
 ts_status ts_exec_steps(const ts_run *r)
 {
     const ts_exec *e = r->exec;
+    const bool *fixed = r->fixed; /* already open */
     uint32_t opened = 0, closed = 0;
     for (uint32_t k = 0; k < e->nsteps; k++) {
         const ts_step *s = &e->steps[k];
-        while (opened < s->opens)
-            TS_TRY(ts_exec_open(r, e->opens[opened++]));
+        for (; opened < s->opens; opened++)
+            if (!(fixed && fixed[e->opens[opened]]))
+                TS_TRY(ts_exec_open(r, e->opens[opened]));
         ts_status status = run_step(r, s);
         if (TS_UNLIKELY(status != TS_OK))
             return fail_at_step(r, k, status);
         if (TS_UNLIKELY(r->keeps != NULL) && (!r->workspace->live || *r->keeps == UINT32_MAX))
             *r->keeps = r->workspace->live ? k : UINT32_MAX;
-        while (closed < s->closes)
-            ts_exec_close(r, e->closes[closed++]);
+        for (; closed < s->closes; closed++)
+            if (!(fixed && fixed[e->closes[closed]]))
+                ts_exec_close(r, e->closes[closed]);
     }
     return TS_OK;
 }
@@ -246,44 +236,98 @@ static void rewind_draws(ts_thread *thread, const ts_exec *e, const uint64_t *nu
         thread->rng = (ts_rng_state){numbers[at], numbers[at + 1]};
 }
 
-/** A storage's version and writer before the run. The run restores them, because recording has
- * counted its writes already. */
-typedef struct count {
-    uint32_t version;
-    uint16_t writer;
-} count;
+/** The storages of a run whose entries it sets and clears: all, or in a replay those that may
+ *  differ from the replay before. */
+typedef struct entries {
+    const uint32_t *list; /* in ascending order; NULL: all */
+    uint32_t count;
+} entries;
+static uint32_t entry(const entries *all, uint32_t k) { return all->list ? all->list[k] : k; }
+
+/** Makes the storages of the recording available to a run, with a reference to each promised one,
+ *  and stores the versions of the listed ones: the run restores them, because recording has counted
+ *  its writes already. */
+static void take_storages(const ts_run *r, const ts_lazy *l, const entries *some,
+                          ts_write_count *counts)
+{
+    const ts_exec *e = r->exec;
+    const ts_lazy_storage *recorded = l->storages.data;
+    for (uint32_t k = 0; k < some->count; k++) {
+        uint32_t i = entry(some, k);
+        ts_storage *s = i < e->nrecorded ? recorded[i].storage : NULL;
+        r->storages[i] = s;
+        if (!s)
+            continue;
+        if (!e->storages[i].outside)
+            atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+        counts[i] = (ts_write_count){s->version, s->writer};
+    }
+}
+
+/** Binds the storages that are the same in all replays. TS_ERR_MEMORY. */
+static ts_status open_fixed(const ts_run *r, const ts_lazy *l)
+{
+    const ts_lazy_storage *recorded = l->storages.data;
+    for (uint32_t i = 0; i < r->exec->nrecorded; i++) {
+        if (!r->fixed[i])
+            continue;
+        r->storages[i] = recorded[i].storage;
+        TS_TRY(ts_exec_open_inside(r, i));
+    }
+    return TS_OK;
+}
+
+/** Restores the versions and releases the storages of the run. close: the handles too. */
+static void give_storages(const ts_run *r, const entries *some, bool close,
+                          const ts_write_count *counts)
+{
+    const ts_exec *e = r->exec;
+    for (uint32_t i = 0; i < e->nstorages && close; i++)
+        ts_exec_close(r, i);
+    for (uint32_t k = 0; k < some->count; k++) {
+        uint32_t i = entry(some, k);
+        ts_storage *s = r->storages[i];
+        r->storages[i] = NULL;
+        if (!s || i >= e->nrecorded)
+            continue;
+        if (s->version != counts[i].version) { /* other threads may read it */
+            s->version = counts[i].version;
+            s->writer = counts[i].writer;
+        }
+        if (!e->storages[i].outside)
+            ts_storage_release(s);
+    }
+}
 
 ts_status ts_exec_run(ts_exec *e, ts_lazy *l)
 {
-    const ts_graph *g = e->graph;
     ts_thread *thread = l->thread;
-    size_t bytes = e->nstorages * (sizeof(ts_storage *) + sizeof(count)) +
-                   (g->values.count + (size_t)g->widest) * sizeof(ts_tensor *);
     uint32_t failed = UINT32_MAX;
-    char *block = ts_alloc(thread, bytes + 8);
-    if (!block)
-        return ts_error_memory("registers of a compiled call", (int64_t)bytes);
-    memset(block, 0, bytes);
+    ts_slots *slots = ts_slots_take(e, thread);
+    if (!slots)
+        return ts_error_code();
+    const ts_repeat *replay = l->repeat;
     ts_run r = {.compiled = l->compiled, .exec = e, .numbers = l->numbers.data,
-                .sites = l->sites.data, .thread = thread, .failed = &failed};
-    r.registers = (ts_tensor **)block;
-    r.lists = r.registers + g->values.count;
-    r.storages = (ts_storage **)(r.lists + g->widest);
-    count *counts = (count *)(r.storages + e->nstorages);
-    const ts_lazy_storage *recorded = l->storages.data;
-    for (uint32_t i = 0; i < e->nrecorded; i++)
-        if ((r.storages[i] = recorded[i].storage) != NULL) {
-            atomic_fetch_add_explicit(&r.storages[i]->refs, 1, memory_order_relaxed);
-            counts[i] = (count){r.storages[i]->version, r.storages[i]->writer};
-        }
+                .sites = l->sites.data, .thread = thread, .failed = &failed,
+                .registers = slots->registers, .handles = slots->handles, .lists = slots->lists,
+                .storages = slots->storages, .fixed = replay ? replay->stays.data : NULL};
+    uint64_t serial = replay ? replay->serial : 0;
+    bool anew = replay && slots->bound != serial;
+    ts_slots_bind(e, slots, serial);
+    entries some = {NULL, e->nstorages};
+    if (replay)
+        some = (entries){replay->varying.data, replay->varying.count};
+    take_storages(&r, l, &some, slots->counts);
+    ts_status status = anew ? open_fixed(&r, l) : TS_OK;
     ts_keyset exclude = thread->exclude;
     ts_rng_state rng = thread->rng;
-    thread->exclude |= ~(LAZY - 1) & ~TS_KEYSET(TS_KEY_ABSENT);
+    thread->exclude |= ~(LAZY - 1) & ~TS_KEYSET(TS_KEY_ABSENT) & ~TS_KEYSET(TS_KEY_META);
     bool graph = ((const ts_compiled *)l->compiled)->opts.graph;
-    ts_status status = e->nconstants ? ts_constants_open(&r) : TS_OK;
+    if (e->nconstants && status == TS_OK)
+        status = ts_constants_open(&r);
     for (uint32_t i = 0; i < e->nrecorded && e->nconstants; i++)
         if (e->storages[i].constant && r.storages[i])
-            counts[i] = (count){r.storages[i]->version, r.storages[i]->writer};
+            slots->counts[i] = (ts_write_count){r.storages[i]->version, r.storages[i]->writer};
     ts_storage *arena = graph || status != TS_OK ? NULL : ts_arena_begin(&r);
     if (status == TS_OK)
         status = graph ? ts_capture_run(&r, e, l) : ts_exec_steps(&r);
@@ -291,18 +335,11 @@ ts_status ts_exec_run(ts_exec *e, ts_lazy *l)
     thread->rng = rng;
     if (TS_UNLIKELY(status != TS_OK) && failed != UINT32_MAX)
         rewind_draws(thread, e, r.numbers, failed);
-    for (uint32_t i = 0; i < e->nstorages; i++) {
-        ts_exec_close(&r, i);
-        if (r.storages[i] && i < e->nrecorded) {
-            if (r.storages[i]->version != counts[i].version) { /* other threads may read it */
-                r.storages[i]->version = counts[i].version;
-                r.storages[i]->writer = counts[i].writer;
-            }
-            ts_storage_release(r.storages[i]);
-        }
-    }
+    give_storages(&r, &some, status != TS_OK || graph, slots->counts);
+    if (!ts_handles_stay(&r))
+        slots->bound = 0;
     if (arena)
         ts_storage_release(arena);
-    ts_free(thread, block, bytes + 8);
+    ts_slots_keep(e, slots);
     return status;
 }

@@ -61,7 +61,7 @@ void ts_replays_install(void) { TS_FORK_GUARD(&list_lock); }
 
 static int by_address(const void *a, const void *b)
 {
-    const ts_storage *x = *(ts_storage *const *)a, *y = *(ts_storage *const *)b;
+    uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
     return (x > y) - (x < y);
 }
 
@@ -71,14 +71,58 @@ bool ts_replay_is_fixed(const ts_repeat *p, const ts_storage *s)
            bsearch(&s, p->fixed.data, p->fixed.count, sizeof s, by_address) != NULL;
 }
 
-int32_t ts_replays_hold(const ts_storage *s)
+/** References to a storage or tensor that p has. */
+static int32_t held_by(const ts_repeat *p, const void *x)
+{
+    const void **all = p->fixed.data,
+               **at = p->fixed.count
+                          ? bsearch(&x, all, p->fixed.count, sizeof x, by_address) : NULL;
+    int32_t n = at != NULL;
+    for (const void **k = at; n && k > all && k[-1] == x; k--)
+        n++;
+    for (const void **k = at; n && k + 1 < all + p->fixed.count && k[1] == x; k++)
+        n++;
+    return n;
+}
+
+/** References that all listed ts_repeats have. The caller holds the list's lock. */
+static int32_t held_by_all(const void *x)
 {
     int32_t n = 0;
-    lock();
     for (const ts_repeat *p = list; p; p = p->next)
-        n += ts_replay_is_fixed(p, s);
+        n += held_by(p, x);
+    return n;
+}
+
+int32_t ts_replays_hold(const ts_storage *s)
+{
+    lock();
+    int32_t n = held_by_all(s);
     unlock();
     return n;
+}
+
+static _Atomic uint64_t list_changes = 1;
+
+void ts_replay_count_held(ts_repeat *p)
+{
+    if (TS_LIKELY(p->counted == atomic_load_explicit(&list_changes, memory_order_acquire)))
+        return;
+    lock();
+    p->counted = atomic_load(&list_changes);
+    for (uint32_t i = 0; i < p->holders.count; i++) {
+        ts_holder *h = AT(p->holders, ts_holder, i);
+        h->held = h->storage ? held_by_all(h->storage) : 0;
+    }
+    for (uint32_t i = 0; i < p->leaves.count; i++) {
+        ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
+        r->held = r->leaf ? held_by_all(r->leaf) : 0;
+    }
+    for (uint32_t i = 0; i < p->outputs.count; i++) {
+        ts_output_rule *r = AT(p->outputs, ts_output_rule, i);
+        r->held = r->handle ? held_by_all(r->handle) : 0;
+    }
+    unlock();
 }
 
 void ts_replay_list(ts_repeat *p)
@@ -89,6 +133,7 @@ void ts_replay_list(ts_repeat *p)
     if (list)
         list->link = &p->next;
     list = p;
+    atomic_fetch_add(&list_changes, 1);
     unlock();
     atomic_fetch_add(&ts_replays, 1);
 }
@@ -101,6 +146,7 @@ static void remove_from_list(ts_repeat *p)
         *p->link = p->next;
     if (listed && p->next)
         p->next->link = p->link;
+    atomic_fetch_add(&list_changes, (uint64_t)listed);
     unlock();
     atomic_fetch_sub(&ts_replays, listed);
 }
@@ -393,16 +439,31 @@ static void find_kept(const ts_lazy *l, const ts_exec *e, const uint32_t *handle
     }
 }
 
-bool ts_replay_add_fixed(ts_repeat *p)
+bool ts_replay_add_fixed(ts_repeat *p, const ts_exec *e)
 {
-    p->fixed.count = 0;
-    if (!ts_array_reserve(&p->fixed, p->holders.count + 1, sizeof(ts_storage *)))
+    p->fixed.count = p->varying.count = 0;
+    uint32_t most = p->holders.count + p->leaves.count + p->outputs.count + 1;
+    if (!ts_array_reserve(&p->fixed, most, sizeof(void *)) ||
+        !ts_array_reserve(&p->varying, p->holders.count + 1, sizeof(uint32_t)) ||
+        !zeroed(&p->stays, e->nstorages + 1, sizeof(bool)))
         return false;
+    for (uint32_t i = 0; i < p->storages.count; i++) {
+        bool stays = AT(p->holders, ts_holder, i)->origin == TS_ORIGIN_FIXED;
+        *AT(p->stays, bool, i) = stays;
+        if (!stays)
+            *TS_PUSH(p->varying, uint32_t) = i;
+    }
     for (uint32_t i = 0; i < p->holders.count; i++)
         if (AT(p->holders, ts_holder, i)->origin == TS_ORIGIN_FIXED &&
             AT(p->holders, ts_holder, i)->storage->bytes)
-            *TS_PUSH(p->fixed, ts_storage *) = AT(p->holders, ts_holder, i)->storage;
-    qsort(p->fixed.data, p->fixed.count, sizeof(ts_storage *), by_address);
+            *TS_PUSH(p->fixed, void *) = AT(p->holders, ts_holder, i)->storage;
+    for (uint32_t i = 0; i < p->leaves.count; i++)
+        if (AT(p->leaves, ts_leaf_rule, i)->leaf)
+            *TS_PUSH(p->fixed, void *) = AT(p->leaves, ts_leaf_rule, i)->leaf;
+    for (uint32_t i = 0; i < p->outputs.count; i++)
+        if (AT(p->outputs, ts_output_rule, i)->handle)
+            *TS_PUSH(p->fixed, void *) = AT(p->outputs, ts_output_rule, i)->handle;
+    qsort(p->fixed.data, p->fixed.count, sizeof(void *), by_address);
     return true;
 }
 
@@ -451,9 +512,10 @@ ts_repeat *ts_replay_of(const ts_lazy *l, const ts_exec *e)
               add_holders(p, l) && add_leaves(p, l, handles.data) &&
               add_outputs(p, l, handles.data) && add_inputs(p, l) && add_numbers(p, l, e) &&
               copy_array(&p->dependencies, &n->dependencies, sizeof(ts_dependency)) &&
-              copy_array(&p->copies, &n->copies, 1) && ts_replay_add_fixed(p) &&
+              copy_array(&p->copies, &n->copies, 1) &&
               copy_array(&p->predicted, &l->numbers, sizeof(uint64_t)) &&
               zeroed(&p->storages, l->storages.count, sizeof(ts_lazy_storage)) &&
+              ts_replay_add_fixed(p, e) &&
               zeroed(&p->made, p->leaves.count + p->outputs.count, sizeof(ts_tensor *));
     if (ok) {
         find_kept(l, e, handles.data);
@@ -490,7 +552,9 @@ void ts_replay_free(ts_repeat *p)
     ts_array_free(&p->holders, sizeof(ts_holder));
     ts_array_free(&p->leaves, sizeof(ts_leaf_rule));
     ts_array_free(&p->outputs, sizeof(ts_output_rule));
-    ts_array_free(&p->fixed, sizeof(ts_storage *));
+    ts_array_free(&p->fixed, sizeof(void *));
+    ts_array_free(&p->stays, sizeof(bool));
+    ts_array_free(&p->varying, sizeof(uint32_t));
     ts_array_free(&p->numbers, sizeof(uint64_t));
     ts_array_free(&p->rules, sizeof(ts_number_rule));
     ts_array_free(&p->sites, sizeof(void *));

@@ -8,295 +8,12 @@
  */
 // SPDX-License-Identifier: MIT
 #include "compile/emit.h"
-#include "compile/testing.h"
 #include "core/float_env.h"
 #include "core/parallel.h"
-#include "dispatch/entries.h"
 
 #include <string.h>
 
-enum { TILE_BYTES = 32768,               /* of the values of a tile */
-       TILE_LEAST = 1024, TILE_MOST = 8192, /* elements of a tile */
-       CODE_TILE = 16384,                /* elements of a tile if all calls are machine code */
-       WORK = 16384,                     /* elements times calls that are worth another thread */
-       KEPT_BUFFERS = 8192 /* bytes of buffers up to which they are on the stack */ };
-
-/** A worker's own values and calls. */
-typedef struct worker {
-    tile_value *values;
-    tile_call *calls;
-    char *buffers;
-    int64_t length; /* elements along the split dim for which the plans are made */
-} worker;
-
-/** The state of a group's run. If one worker runs the group, its next run uses the state again. */
-typedef struct ts_tiles {
-    const ts_run *run;
-    const ts_step *step;
-    tile_value *values; /* initial values and calls, which each worker copies */
-    tile_call *calls;
-    uint32_t nvalues, ncalls, nbuffers;
-    int ndim, split;    /* dims of the space; dim that tiles divide. A tile has one index of each
-                           dim before `split`, and all of each dim after it */
-    int64_t sizes[TS_MAX_DIMS];
-    int64_t chunk, along, outer; /* elements of the split dim per tile, the last may have more or
-                                    fewer; tiles along the split dim; product of the dims before
-                                    it */
-    int64_t buffer;     /* bytes of a buffer */
-    size_t worker;      /* bytes of a worker's values, calls and buffers */
-    char *memory;       /* memory of the workers */
-    int nworkers;
-    char *parts;        /* npieces numbers for each whole call; NULL: none */
-    int64_t npieces;
-    _Atomic int workers, failed; /* workers that have begun; 1 if one failed */
-    ts_error *error;    /* receives the record of the first worker that failed */
-    int64_t grain;      /* fewest tiles for a worker */
-    worker only;        /* the worker of an undivided run; it uses `values` and `calls` */
-    const ts_emitted *code; /* machine code of some or all calls; NULL: none */
-    const uint64_t *numbers; /* that the code uses in this run */
-    size_t bytes;       /* of this state with its values and calls */
-} tiles;
-
-/* ------------------------------------------------------------------------------- set-up ---- */
-
-/** Finds or adds value `id` in the group; returns its index + 1. */
-static uint16_t value_of(tiles *w, ts_id id)
-{
-    const ts_run *r = w->run;
-    uint32_t number = ts_id_index(id), i = 0;
-    while (i < w->nvalues && w->values[i].number != number)
-        i++;
-    if (i == w->nvalues) {
-        const ts_graph_value *v = ts_graph_value_at(r->exec->graph, id);
-        const ts_tensor *there = r->registers[number];
-        tile_value *t = &w->values[w->nvalues++];
-        ts_group_header(r->exec->graph, v, &t->t);
-        t->number = number;
-        t->base = there ? there->data : NULL;
-        t->buffer = -1;
-        t->shift = 0;
-    }
-    return (uint16_t)(i + 1);
-}
-
-/** The last call of the part of the code that call c is in; without code, c. *needs receives
- *  whether value `index` of that call needs memory: a part keeps some values in registers. */
-static uint32_t end_of_part(const tiles *w, uint32_t c, uint16_t index, bool *needs)
-{
-    *needs = true;
-    for (uint32_t k = 0; w->code && k < w->code->nparts; k++) {
-        const ts_emitted_part *p = &w->code->parts[k];
-        if (c < p->first || c >= p->end)
-            continue;
-        *needs = false;
-        for (int i = 0; i < p->noperands; i++)
-            *needs |= p->operands[i].value + 1 == index;
-        return p->end - 1;
-    }
-    return c;
-}
-
-/** Assigns buffers to values without memory. A buffer is reused after the last call that reads its
- *  value, and not within a part of the code, whose elements may have other sizes. */
-static void assign_buffers(tiles *w)
-{
-    uint32_t last[TS_GROUP_TENSORS * 64 + 1] = {0};
-    bool busy[TS_MAX_RETS * 64] = {false}, needs;
-    for (uint32_t c = 0; c < w->ncalls; c++) {
-        for (int i = 0; i < w->calls[c].f.nrets; i++)
-            last[w->calls[c].ret[i]] = end_of_part(w, c, 0, &needs);
-        for (int i = 0; i < w->calls[c].f.nargs; i++)
-            last[w->calls[c].arg[i]] = end_of_part(w, c, 0, &needs);
-    }
-    for (uint32_t c = 0; c < w->ncalls; c++) {
-        const tile_call *call = &w->calls[c];
-        for (int i = 0; i < call->f.nrets; i++) {
-            tile_value *made = call->ret[i] ? &w->values[call->ret[i] - 1] : NULL;
-            end_of_part(w, c, call->ret[i], &needs);
-            if (!made || made->base || made->buffer >= 0 || !needs)
-                continue;
-            int b = 0;
-            while (busy[b])
-                b++;
-            busy[b] = true;
-            made->buffer = b;
-            w->nbuffers = (uint32_t)b + 1 > w->nbuffers ? (uint32_t)b + 1 : w->nbuffers;
-        }
-        for (uint32_t k = 1; k <= w->nvalues; k++)
-            if (w->values[k - 1].buffer >= 0 && last[k] == c)
-                busy[w->values[k - 1].buffer] = false;
-    }
-}
-
-/** Merges the space into one dim if every value is contiguous or has one element; otherwise keeps
- *  its dims. */
-static void lay_out(tiles *w)
-{
-    const ts_step *s = w->step;
-    bool flat = !s->rows || ts_is_whole(s);
-    memcpy(w->sizes, s->sizes, sizeof w->sizes);
-    if (!s->rows)
-        ts_tile_order_dims(w->values, w->nvalues, s, w->sizes);
-    for (uint32_t i = 0; i < w->nvalues; i++) {
-        const ts_tensor *t = &w->values[i].t;
-        flat = flat && (t->numel == 1 || (t->numel == s->numel && t->ndim == s->ndim &&
-                                          (t->flags & TS_TENSOR_CONTIGUOUS)));
-    }
-    w->ndim = flat ? 1 : s->ndim;
-    if (flat)
-        w->sizes[0] = s->numel;
-    for (uint32_t i = 0; i < w->nvalues; i++) {
-        tile_value *v = &w->values[i];
-        ts_tensor *t = &v->t;
-        int64_t item = ts_dtype_sizes[t->dtype];
-        if (flat) {
-            t->ndim = s->numel == t->numel && t->numel != 1 ? 1 : 0;
-            t->sizes[0] = t->numel;
-            t->strides[0] = 1;
-        }
-        memcpy(v->whole, t->sizes, sizeof v->whole);
-        if (v->shift) /* gather()'s flag: it lacks the dims of a row */
-            v->shift = 0;
-        else
-            v->shift = w->ndim - t->ndim;
-        for (int d = 0; d < w->ndim; d++) {
-            int at = d - v->shift;
-            bool moves = at >= 0 && at < t->ndim && t->sizes[at] != 1;
-            v->step[d] = moves ? t->strides[at] * item : 0;
-        }
-    }
-}
-
-/** True if all calls run as machine code, which needs neither plans nor buffers. */
-static bool is_code(const tiles *w) { return w->code && w->code->whole; }
-
-/** Chooses the split dim and the size of tiles, so that a tile's values fit the L1 cache
- *  and rows stay whole. */
-static void choose_tiles(tiles *w)
-{
-    int64_t item = 1, values = w->nbuffers, inner = 1, n;
-    for (uint32_t i = 0; i < w->nvalues; i++) {
-        values += w->values[i].base != NULL;
-        item = ts_max64(item, ts_dtype_sizes[w->values[i].t.dtype]);
-    }
-    n = is_code(w) ? CODE_TILE
-                   : ts_min64(ts_max64(TILE_BYTES / (values * item), TILE_LEAST), TILE_MOST);
-    n = ts_tile_elements ? ts_tile_elements : n;
-    w->split = ts_is_whole(w->step) ? w->ndim : w->ndim - w->step->rows;
-    int64_t longest = ts_tile_divide(w->sizes, w->ndim, n, &w->split, &w->chunk, &inner);
-    w->outer = 1;
-    for (int d = 0; d < w->split; d++)
-        w->outer *= w->sizes[d];
-    if (ts_is_whole(w->step)) { /* whole pieces */
-        longest = w->chunk = (w->chunk + TS_PIECE - 1) / TS_PIECE * TS_PIECE;
-        w->npieces = ts_ceil_div(w->sizes[0], TS_PIECE);
-    }
-    w->along = w->ndim ? ts_ceil_div(w->sizes[w->split] - (longest - w->chunk), w->chunk) : 1;
-    w->buffer = (longest * inner * item + 63) & ~(int64_t)63;
-}
-
-/** Fills w->values and w->calls from the step; workers start with copies of them. */
-static void gather(tiles *w)
-{
-    const ts_run *r = w->run;
-    const ts_graph *g = r->exec->graph;
-    for (uint32_t k = 0; k < w->step->count; k++) {
-        uint32_t node = r->exec->order[w->step->first + k];
-        const ts_graph_node *n = ts_graph_node_at(g, node);
-        const ts_graph_arg *a = ts_graph_args_of(g, n);
-        tile_call *c = &w->calls[w->ncalls++];
-        memset(c->arg, 0, sizeof c->arg);
-        c->f = (ts_frame){.table = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire),
-                          .thread = r->thread, .site = ts_run_site(r, node), .op = n->op,
-                          .nargs = n->nargs, .nrets = n->nrets, .want = n->want, .key = TS_KEY_CPU,
-                          .keys = TS_KEYSET(TS_KEY_CPU)};
-        c->kernel = c->f.table->impl[TS_KEY_CPU];
-        ts_run_unbox(r, n, c->args);
-        c->numbers = false;
-        c->whole = false;
-        for (int i = 0; i < n->nargs; i++) {
-            c->numbers |= a[i].role == TS_ROLE_VALUE && a[i].tag != TS_TAG_NONE;
-            if (a[i].tag == TS_TAG_TENSOR)
-                c->arg[i] = value_of(w, a[i].id);
-        }
-        for (int i = 0; i < n->nrets; i++) {
-            c->ret[i] = n->rets[i] ? value_of(w, n->rets[i]) : 0;
-            tile_value *v = c->ret[i] ? &w->values[c->ret[i] - 1] : NULL;
-            if (v) /* for lay_out(): 1 if the result lacks the dims of a row */
-                v->shift = v->t.ndim < w->step->ndim;
-        }
-        if (ts_is_whole(w->step) && (c->f.table->accepts[TS_KEY_CPU].takes & TS_TAKES_PIECES)) {
-            c->whole = true;
-            ts_group_header(g, ts_graph_value_at(g, a[0].id), &c->all);
-        }
-    }
-}
-
-/* ---------------------------------------------------------------------------------- run ---- */
-
-/** Runs the call's shape rule for the current sizes of its tensors; false if it fails. */
-static bool plan_call(const worker *own, tile_call *c)
-{
-    for (int i = 0; i < c->f.nargs; i++)
-        if (c->arg[i])
-            c->args[i].t = &own->values[c->arg[i] - 1].t;
-    for (int i = 0; i < c->f.nrets; i++)
-        c->rets[i] = c->ret[i] ? ts_value_tensor(&own->values[c->ret[i] - 1].t) : ts_value_none();
-    if (c->whole)
-        c->args[0].t = &c->all;
-    c->f.args = c->args;
-    c->f.rets = c->rets;
-    ts_plan_open(&c->f, &c->plan);
-    c->plan.rows = 0;
-    if (c->f.table->infer(&c->f) != TS_OK)
-        return false;
-    c->operands = 0;
-    c->tried = c->rewrites = false;
-    if (c->plan.rows || c->whole)
-        return true;
-    if (!ts_group_plans(&c->f, c->rets[0].t))
-        return false;
-    ts_fill_space(&c->f);
-    c->operands = 1;
-    c->operand[0] = c->ret[0];
-    for (unsigned left = c->plan.operands; left; left &= left - 1) {
-        int i = __builtin_ctz(left);
-        if (c->args[i].tag != TS_TAG_NONE)
-            c->operand[c->operands++] = c->arg[i];
-    }
-    if (c->operands != c->plan.iter.operands)
-        return false;
-    c->space = c->plan.iter;
-    return true;
-}
-
-/** Plans the worker's calls for tiles of `length` elements along the split dim; false if a call
- *  cannot be planned. */
-static bool prepare(const tiles *w, worker *own, int64_t length)
-{
-    for (uint32_t i = 0; i < w->nvalues; i++) {
-        tile_value *v = &own->values[i];
-        ts_tensor *t = &v->t;
-        t->numel = 1;
-        for (int d = 0; d < t->ndim; d++) {
-            int at = d + v->shift;
-            int64_t size = at < w->split ? 1 : at == w->split ? length : v->whole[d];
-            t->numel *= t->sizes[d] = v->whole[d] == 1 ? 1 : size;
-        }
-        if (v->base) {
-            t->flags = ts_strides_contiguous(t->sizes, t->strides, t->ndim) ? TS_TENSOR_CONTIGUOUS
-                                                                            : 0;
-        } else {
-            ts_strides_fill(t->sizes, t->ndim, t->strides);
-            t->flags = TS_TENSOR_CONTIGUOUS;
-        }
-    }
-    for (uint32_t k = 0; k < w->ncalls; k++)
-        if (!plan_call(own, &own->calls[k]))
-            return false;
-    own->length = length;
-    return true;
-}
+enum { KEPT_BUFFERS = 8192 /* bytes of buffers up to which they are on the stack */ };
 
 /** True if a kernel has changed the space that its shape rule made. Entries after the last dim and
  *  operand are not set. before: the addresses of the operands before the kernel ran. */
@@ -327,7 +44,7 @@ static bool run_kernel(tile_call *c)
     return false;
 }
 
-static bool run_tile(const tiles *w, worker *own, int64_t tile)
+static bool run_tile(const ts_tiles *w, tile_worker *own, int64_t tile)
 {
     int64_t outer = tile / w->along, own_tile = tile % w->along, at = own_tile * w->chunk,
             length = !w->ndim                    ? 1
@@ -348,7 +65,7 @@ static bool run_tile(const tiles *w, worker *own, int64_t tile)
         for (int d = 0; d < w->split; d++)
             v->t.data += index[d] * v->step[d];
     }
-    if (!is_code(w) && length != own->length && !prepare(w, own, length))
+    if (!ts_tile_is_code(w) && length != own->length && !ts_tile_prepare(w, own, length))
         return false;
     const ts_emitted_part *part = w->code ? w->code->parts : NULL,
                           *stop = part ? part + w->code->nparts : NULL;
@@ -394,20 +111,20 @@ static bool run_tile(const tiles *w, worker *own, int64_t tile)
 /** A worker's share of a divided run: tiles begin to end - 1. */
 static void run_tiles(void *ctx, int64_t begin, int64_t end)
 {
-    tiles *w = ctx;
+    ts_tiles *w = ctx;
     int number = atomic_fetch_add(&w->workers, 1);
     if (number >= w->nworkers) {
         atomic_store(&w->failed, 1);
         return;
     }
     char *memory = w->memory + (size_t)number * w->worker;
-    worker own = {.values = (tile_value *)memory};
+    tile_worker own = {.values = (tile_value *)memory};
     own.calls = (tile_call *)(own.values + w->nvalues);
     own.buffers = (char *)(((uintptr_t)(own.calls + w->ncalls) + 63) & ~(uintptr_t)63);
     memcpy(own.values, w->values, w->nvalues * sizeof *own.values);
-    if (!is_code(w))
+    if (!ts_tile_is_code(w))
         memcpy(own.calls, w->calls, w->ncalls * sizeof *own.calls);
-    for (uint32_t k = 0; k < w->ncalls && !is_code(w); k++)
+    for (uint32_t k = 0; k < w->ncalls && !ts_tile_is_code(w); k++)
         own.calls[k].f.thread = ts_thread_self();
     const ts_error *e = ts_thread_self()->error;
     unsigned before = e->count;
@@ -419,100 +136,8 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
         }
 }
 
-/** Allocates a state with its values and calls; NULL with an error. */
-static tiles *allocate(const ts_run *r, const ts_step *s, size_t values)
-{
-    size_t bytes = sizeof(tiles) + values * sizeof(tile_value) + s->count * sizeof(tile_call);
-    tiles *w = ts_alloc(r->thread, bytes);
-    if (!w) {
-        ts_error_memory("a fused group", (int64_t)bytes);
-        return NULL;
-    }
-    *w = (tiles){.run = r, .step = s, .bytes = bytes, .values = (tile_value *)(w + 1)};
-    w->calls = (tile_call *)(w->values + values);
-    return w;
-}
-
-/** The code of the group's calls, which are planned. */
-static const ts_emitted *code_of(const tiles *w)
-{
-    return ts_emit_code(&(ts_emit_group){w->run, w->step, w->values, w->calls, w->nvalues,
-                                         w->ncalls, w->ndim, w->sizes});
-}
-
-/** Finds or makes machine code of the group. The calls are planned for the whole space. */
-static void emit(tiles *w)
-{
-    if (ts_emit_on() && prepare(w, &w->only, w->ndim ? w->sizes[0] : 1))
-        w->code = code_of(w);
-    w->only.length = 0;
-}
-
-/** Makes the state of a group for a run; NULL with an error. */
-static tiles *make(const ts_run *r, const ts_step *s)
-{
-    tiles *most = allocate(r, s, (size_t)s->count * TS_GROUP_TENSORS), *w;
-    if (!most)
-        return NULL;
-    gather(most);
-    w = allocate(r, s, most->nvalues);
-    if (w) {
-        w->nvalues = most->nvalues;
-        w->ncalls = most->ncalls;
-        memcpy(w->values, most->values, w->nvalues * sizeof *w->values);
-        memcpy(w->calls, most->calls, w->ncalls * sizeof *w->calls);
-        w->only = (worker){.values = w->values, .calls = w->calls};
-        lay_out(w);
-        emit(w);
-        assign_buffers(w);
-        choose_tiles(w);
-        w->grain = WORK / (w->ncalls * ts_max64(s->numel / (w->outer * w->along), 1)) + 1;
-    }
-    ts_tiles_free(most);
-    return w;
-}
-
-/** Takes the kept state of a group and updates its addresses, call sites and numbers for this run.
- *  NULL if no state is kept, or if it does not fit this run and is freed. */
-static tiles *reuse_state(const ts_run *r, const ts_step *s)
-{
-    const ts_exec *e = r->exec;
-    tiles *w = atomic_exchange(&e->tiles[s - e->steps], NULL);
-    bool fits = w != NULL;
-    if (!w)
-        return NULL;
-    w->run = r;
-    for (uint32_t i = 0; i < w->nvalues && fits; i++) {
-        const ts_tensor *there = r->registers[w->values[i].number];
-        fits = (there != NULL) == (w->values[i].base != NULL);
-        w->values[i].base = there ? there->data : NULL;
-    }
-    for (uint32_t k = 0; k < w->ncalls && fits; k++) {
-        tile_call *c = &w->calls[k];
-        uint32_t node = e->order[s->first + k];
-        const ts_graph_node *n = ts_graph_node_at(e->graph, node);
-        fits = c->f.table == atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
-        c->f.thread = r->thread;
-        c->f.site = ts_run_site(r, node);
-        if (fits && c->numbers) {
-            ts_run_unbox(r, n, c->args);
-            fits = plan_call(&w->only, c);
-        }
-    }
-    if (fits && (ts_emit_on() ? code_of(w) == w->code : !w->code))
-        return w;
-    ts_tiles_free(w);
-    return NULL;
-}
-
-void ts_tiles_free(tiles *w)
-{
-    if (w)
-        ts_free(&ts_tls, w, w->bytes);
-}
-
 /** Folds the parts of the whole calls to their results. */
-static bool join_pieces(tiles *w)
+static bool join_pieces(ts_tiles *w)
 {
     char *parts = w->parts;
     for (uint32_t k = 0; k < w->ncalls && w->parts; k++) {
@@ -523,7 +148,7 @@ static bool join_pieces(tiles *w)
         tile_value *result = &w->values[c->ret[0] - 1];
         parts += w->npieces * (int64_t)sizeof(double);
         result->t.data = result->base;
-        if (!plan_call(&w->only, c))
+        if (!ts_tile_plan(&w->only, c))
             return false;
         c->plan.share = &share;
         if (!run_kernel(c))
@@ -534,12 +159,12 @@ static bool join_pieces(tiles *w)
 
 /** Runs all tiles in this thread and keeps the state for the next run; frees it on failure, or if
  *  another thread has kept one. */
-static bool run_serial(tiles *w)
+static bool run_serial(ts_tiles *w)
 {
     char memory[KEPT_BUFFERS + 64], *buffers = memory;
     bool large = w->nbuffers * w->buffer > KEPT_BUFFERS, ok = true;
     const ts_exec *e = w->run->exec;
-    tiles *none = NULL;
+    ts_tiles *none = NULL;
     size_t bytes = (size_t)(w->nbuffers * w->buffer) + 64;
     if (large && !(buffers = ts_alloc(w->run->thread, bytes))) {
         ts_error_memory("a fused group", (int64_t)bytes);
@@ -558,7 +183,7 @@ static bool run_serial(tiles *w)
 }
 
 /** Divides the tiles between threads, and frees the state. */
-static bool run_parallel(tiles *w)
+static bool run_parallel(ts_tiles *w)
 {
     ts_thread *thread = w->run->thread;
     w->worker = (w->nvalues * sizeof(tile_value) + w->ncalls * sizeof(tile_call) + 128 +
@@ -585,16 +210,11 @@ static bool run_parallel(tiles *w)
     return ok;
 }
 
-ts_status ts_tile_run(const ts_run *r, const ts_step *s)
+static ts_status run_group(const ts_run *r, const ts_step *s)
 {
-    TS_PLAIN_FLOATS;
-    uint64_t numbers[TS_EMIT_NUMBERS];
-    tiles *w = reuse_state(r, s);
-    if (!w && !(w = make(r, s)))
+    ts_tiles *w = ts_tiles_of(r, s);
+    if (!w)
         return ts_error_code();
-    if (w->code)
-        ts_emit_numbers(w->code, w->calls, numbers);
-    w->numbers = numbers;
     w->nworkers = (int)ts_min64(ts_num_threads(),
                                 ts_max64(w->outer * w->along / w->grain, 1));
     size_t parts = 0;
@@ -614,4 +234,12 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s)
     return r->thread->error->count != before
                ? ts_error_code()
                : ts_error_set(TS_ERR_INTERNAL, "a fused group of %u calls failed", s->count);
+}
+
+ts_status ts_tile_run(const ts_run *r, const ts_step *s)
+{
+    if (TS_LIKELY(ts_float_env_is_plain()))
+        return run_group(r, s);
+    TS_PLAIN_FLOATS;
+    return run_group(r, s);
 }

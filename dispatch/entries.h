@@ -25,6 +25,9 @@ bool ts_is_argument(const ts_frame *f, const ts_tensor *t);
  *  bits in every dtype, so the sizes need no check. */
 TS_INLINE bool ts_meta_fits(const ts_meta *m) { return ((uint64_t)m->numel - 1) >> 59 == 0; }
 
+/** True if two tensors have a byte in common. Also true for layouts for which an exact answer would
+ *  take long. */
+bool ts_tensors_overlap(const ts_tensor *a, const ts_tensor *b);
 /** Checks that each destination fits the planned result and that no argument overlaps it in memory,
  *  except an operand with the same address, sizes, strides and dtype. TS_ERR_SHAPE, TS_ERR_DTYPE,
  *  TS_ERR_DEVICE, TS_ERR_VALUE. */

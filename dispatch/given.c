@@ -2,19 +2,6 @@
 // SPDX-License-Identifier: MIT
 #include "dispatch/entries.h"
 
-/** First and last byte that t's elements touch. */
-static void extent(const ts_tensor *t, const char **first, const char **last)
-{
-    int64_t low = 0, high = 0, item = ts_dtype_sizes[t->dtype];
-    for (int d = 0; d < t->ndim; d++) {
-        int64_t reach = (t->sizes[d] - 1) * t->strides[d];
-        low += reach < 0 ? reach : 0;
-        high += reach > 0 ? reach : 0;
-    }
-    *first = t->data + low * item;
-    *last = t->data + high * item + item - 1;
-}
-
 static bool same_layout(const ts_tensor *a, const ts_tensor *b)
 {
     if (a->data != b->data || a->ndim != b->ndim || a->dtype != b->dtype)
@@ -23,16 +10,6 @@ static bool same_layout(const ts_tensor *a, const ts_tensor *b)
         if (a->sizes[d] != b->sizes[d] || (a->sizes[d] > 1 && a->strides[d] != b->strides[d]))
             return false;
     return true;
-}
-
-static bool overlap(const ts_tensor *a, const ts_tensor *b)
-{
-    if (!a->numel || !b->numel || !a->data)
-        return false;
-    const char *first[2], *last[2];
-    extent(a, &first[0], &last[0]);
-    extent(b, &first[1], &last[1]);
-    return first[0] <= last[1] && first[1] <= last[0];
 }
 
 /** Name of the argument that is the same tensor as the destination; NULL if none is. */
@@ -73,7 +50,7 @@ static TS_COLD ts_status check_fit(const ts_frame *f, const ts_tensor *out, cons
     return TS_OK;
 }
 
-/** Error if argument `a` shares storage with the destination, because the kernel could read
+/** Error if argument `a` has elements in common with the destination, because the kernel could read
  *  elements that it has already overwritten. */
 static __attribute__((noinline)) ts_status check_shared(const ts_frame *f, const ts_tensor *out,
                                                         int a)
@@ -85,7 +62,7 @@ static __attribute__((noinline)) ts_status check_shared(const ts_frame *f, const
     self = self == arg ? NULL : self;
     for (uint32_t k = 0; k < n; k++)
         if (t[k]->storage == out->storage && !(operand && same_layout(out, t[k])) &&
-            overlap(out, t[k]))
+            ts_tensors_overlap(out, t[k]))
             return ts_fail_op(TS_ERR_VALUE, ts_op_name(f->op), f->site,
                               "write to another tensor, or pass ts_clone() of the argument",
                               "argument '%s%s: shares memory with argument '%s'", NAMED(self),

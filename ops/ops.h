@@ -36,10 +36,12 @@ TS_INLINE void ts_plan_split(ts_plan *plan, const ts_tensor *t, int64_t first, i
     for (int d = 0; d < t->ndim; d++)
         *(d < first ? &plan->outer : d < last ? &plan->count : &plan->inner) *= t->sizes[d];
 }
-/** True if the call has the CPU key only, so every tensor is on the CPU. */
+/** True if the call has the CPU key only, so every tensor is on the CPU. A tensor with the key LAZY
+ *  also has that of its device. */
 TS_INLINE bool ts_is_on_cpu(const ts_frame *f)
 {
-    return f->keys == TS_KEYSET(TS_KEY_CPU) && !(f->thread->exclude & TS_BACKEND_KEYS);
+    const ts_keyset devices = TS_BACKEND_KEYS & ~TS_KEYSET(TS_KEY_LAZY);
+    return f->keys == TS_KEYSET(TS_KEY_CPU) && !(f->thread->exclude & devices);
 }
 /** The slow part of ts_check_devices(). */
 ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device);

@@ -1,5 +1,7 @@
 /** @file alias.c  Compiled functions that write tensors which share memory: one rule per test. */
 // SPDX-License-Identifier: MIT
+#include <time.h>
+
 #include "core/tensor.h"
 #include "tests/compile/explains.h"
 #include "tests/tracing/net.h"
@@ -82,6 +84,35 @@ static ts_status write_and_read_alias(TRACED)
     return TS_STATUS_OF(out[0] = ts_add(row, ts_select(in[0], 0, 0)));
 }
 TS_TEST(a_view_and_its_base_see_each_others_writes) { BOTH(write_and_read_alias, apart, 1); }
+
+static uint64_t interleaving;
+/** Drawn calls that read and write interleaved columns or rows of in[0]. */
+static ts_status write_interleaved(TRACED)
+{
+    uint64_t state = interleaving;
+    int dim = (int)(state % 2), parts = 2 + (int)(state / 2 % 3), size = dim ? COLUMNS : ROWS;
+    ts_tensor *v[4], *w = in[0];
+    size -= size % parts;
+    for (int i = 0; i < parts; i++)
+        TS_TRY(v[i] = ts_slice(in[0], dim, i, size, parts));
+    for (int k = 0; k < 9; k++) {
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        int to = (int)(state >> 40) % parts,
+            from = (to + 1 + (int)(state >> 50) % (parts - 1)) % parts;
+        switch ((state >> 33) % 4) {
+        case 0: TS_TRY(w = ts_copy_(v[to], v[from])); break;
+        case 1: TS_TRY(w = ts_add_(v[to], ts_mul_scalar(v[from], 0.5))); break;
+        case 2: TS_TRY(w = ts_tanh(ts_mul_(v[to], v[from]))); break;
+        default: TS_TRY(w = ts_sub(v[to], ts_relu_(v[from])));
+        }
+    }
+    return TS_STATUS_OF(out[0] = ts_mul(w, w));
+}
+TS_TEST(drawn_calls_write_interleaved_views_of_an_input, .loop = 12)
+{
+    interleaving = (uint64_t)time(NULL) * 12 + (uint64_t)_i;
+    BOTH(write_interleaved, apart, 1);
+}
 
 static ts_status write_transposed(TRACED)
 {

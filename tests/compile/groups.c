@@ -602,7 +602,7 @@ TS_TEST(chains_with_a_common_reader_are_one_group)
         const char *has;
     } cases[] = {{two_chains, "4 calls in 1 steps, 1 groups of 4 calls"},
                  {two_chains_apart, "7 calls in 3 steps, 1 groups of 5 calls"},
-                 {over_few, "4 calls in 2 steps, 1 groups of 3 calls"}};
+                 {over_few, "4 calls in 1 steps, 1 groups of 4 calls"}};
     for (int i = 0; i < TS_COUNTOF(cases); i++) {
         TS_SCOPE;
         ts_tensor *x = numbers(3, TS_SIZES(64, 512)), *y = numbers(4, TS_SIZES(64, 512)),
