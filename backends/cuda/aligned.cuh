@@ -1,8 +1,8 @@
-/** @file aligned.cuh  Runs kernels over rows (rows.cuh, row_stream.cuh) on tensors that do not
- *  begin at a multiple of 16 bytes. If the length of a row is a multiple of 16 bytes, these kernels
- *  access 16-byte vectors, so unaligned tensors are first copied to aligned memory. The
- *  alternative, a kernel with other accesses, would let the order of sums depend on addresses.
- *  Softmax, norms, the gradient of cross-entropy and cumulative sums run through on_aligned(). */
+/** @file aligned.cuh  Runs kernels over rows (rows.cuh, row_stream.cuh) on copies of tensors that do
+ *  not begin at a multiple of 16 bytes (on_aligned()) or are not contiguous (on_packed()). If the
+ *  length of a row is a multiple of 16 bytes, kernels over rows access 16-byte vectors. A kernel
+ *  with other accesses for other addresses would let the order of sums depend on addresses. Softmax,
+ *  norms, losses over classes and cumulative sums use these functions. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ALIGNED_CUH
 #define TS_CUDA_ALIGNED_CUH
@@ -63,6 +63,49 @@ template <ts_kernel KERNEL> ts_status on_aligned(ts_frame *f)
         copies = copies || is_unaligned(f->rets[i]);
     bool whole = ts_kernel_rows(f).count * (int64_t)ts_dtype_size(ts_kernel_dtype(f)) % 16 == 0;
     return copies && whole ? call_with_copies(f, KERNEL) : KERNEL(f);
+}
+
+/** True for a tensor that is not contiguous. */
+inline bool is_strided(const ts_value &v)
+{
+    return v.tag == TS_TAG_TENSOR && !ts_is_contiguous(v.t);
+}
+/** True if a tensor of the call is not contiguous. */
+inline bool has_strides(const ts_frame *f)
+{
+    bool some = false;
+    for (int i = 0; i < f->nargs; i++)
+        some = some || is_strided(f->args[i]);
+    for (int i = 0; i < f->nrets; i++)
+        some = some || is_strided(f->rets[i]);
+    return some;
+}
+
+/** Calls run(frame) with contiguous copies of strided arguments, and copies its results to strided
+ *  ones. */
+template <class F> ts_status on_packed(ts_frame *f, F &&run)
+{
+    TS_SCOPE;
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
+    memcpy(args, f->args, f->nargs * sizeof *args);
+    memcpy(rets, f->rets, f->nrets * sizeof *rets);
+    for (int i = 0; i < f->nargs; i++)
+        if (is_strided(args[i]) && !(args[i].t = ts_contiguous(args[i].t)))
+            return ts_error_code();
+    for (int i = 0; i < f->nrets; i++) {
+        const ts_tensor *t = f->rets[i].t;
+        if (is_strided(rets[i]) && !(rets[i].t = ts_empty_on(ts_sizes(t), ts_ndim(t),
+                                                             ts_dtype_of(t), ts_device_of(t))))
+            return ts_error_code();
+    }
+    ts_frame packed = *f;
+    packed.args = args;
+    packed.rets = rets;
+    TS_CUDA_TRY(run(&packed));
+    for (int i = 0; i < f->nrets; i++)
+        if (is_strided(f->rets[i]))
+            TS_CUDA_TRY(ts_status_of_pointer(ts_copy_(f->rets[i].t, rets[i].t)));
+    return TS_OK;
 }
 
 } // namespace ts

@@ -190,13 +190,24 @@ bool fits_once(ts_frame *f, const norm_call &c)
            (wide || !c.last || statistics <= 16 * PROCESSORS);
 }
 
+/** True if norm_once() computes the gradient of a group norm: fits_once() and, if `parameters`
+ * requests sums of channels, a block can add one. */
+bool groups_fit_once(ts_frame *f, const norm_call &c, bool parameters)
+{
+    return fits_once(f, c) &&
+           (!parameters || (c.s.sets * c.s.positions <= ONCE_CHANNEL &&
+                            c.s.sets * (c.last ? ONCE_COLUMNS : 1) <= ONCE_WIDTH));
+}
+
 /** Launches norm_once(). constant: the statistics are given. */
-template <class T, int MODE>
+template <class T, int MODE, bool GROUPS = false>
 cudaError_t run_once(const norm_call &c, bool constant, const forward_parameters &given,
                      const parameter &first, const parameter &second, const call &on)
 {
     const shape &s = c.s;
     int64_t width = s.channels / s.groups, count = count_of(s);
+    /* in the gradient of group norm, these blocks compute the gradient of x only */
+    unsigned statistics = GROUPS && !c.y ? 0 : (unsigned)(s.sets * s.groups), blocks = statistics;
     once_call<T> k = {(const T *)c.x,
                       (const T *)c.g,
                       (T *)c.y,
@@ -204,17 +215,25 @@ cudaError_t run_once(const norm_call &c, bool constant, const forward_parameters
                       c.last,
                       split<uint32_t>(c.last ? width : width * s.positions),
                       split<uint32_t>(c.last ? 1 : s.positions),
+                      split<uint32_t>(s.positions),
                       (uint32_t)count,
                       (uint32_t)(s.channels * (c.last ? 1 : s.positions)),
                       constant,
+                      statistics,
                       given,
                       first,
                       second,
                       c.relu ? 0 : -INFINITY};
+    if (GROUPS && (first.data || second.data)) {
+        int64_t columns = c.last ? ONCE_COLUMNS : 1, sum = s.sets * s.positions * columns;
+        blocks += (unsigned)((s.channels + columns - 1) / columns);
+        count = count > sum ? count : sum;
+    }
+    if (!blocks)
+        return cudaSuccess;
     int threads = power_of_two((count + ONCE_EACH - 1) / ONCE_EACH, ONCE_THREADS);
     threads = threads < 32 ? 32 : threads;
-    return start(on, norm_once<T, MODE>, dim3((unsigned)(s.sets * s.groups)),
-                 dim3((unsigned)threads), k);
+    return start(on, norm_once<T, MODE, GROUPS>, dim3(blocks), dim3((unsigned)threads), k);
 }
 
 /** Runs the forward op. given: mean and var, or nullptr to compute them. weight_arg: index of the
@@ -300,6 +319,15 @@ ts_status backward(ts_frame *f, int64_t groups, bool batch, const ts_value &bias
          parameters = f->rets[1].tag == TS_TAG_TENSOR || f->rets[2].tag == TS_TAG_TENSOR,
          sums = parameters || !constant;
     const forward_parameters given = {f->args[2], f->args[3], f->args[4], bias};
+    if constexpr (!R)
+        if (!batch && groups_fit_once(f, c, parameters))
+            return with_float(f, [&]<class T>(const call &on) {
+                if constexpr (std::is_same_v<T, double>)
+                    return cudaErrorNotSupported;
+                else
+                    return run_once<T, GRADIENT, true>(c, false, given, parameter(f->rets[1]),
+                                                       parameter(f->rets[2]), on);
+            });
     if (batch && fits_once(f, c))
         return with_float(f, [&]<class T>(const call &on) {
             if constexpr (std::is_same_v<T, double>)

@@ -3,11 +3,11 @@
  * Batch norm and group norm in one launch. A statistic, that is a mean and a variance, belongs to a
  * channel in batch norm and to a group of channels of one sample in group norm. A block holds the
  * elements of a statistic in registers: it computes mean and variance, or the sums of the gradient,
- * and then the results.
+ * and then the results. In the gradient of group norm, further blocks of the same launch sum the
+ * gradients of weight and bias per channel; they read the elements again, from L2.
  *
  * batch_norm.cu launches this kernel for statistics of at most ONCE_THREADS * ONCE_EACH elements of
- * up to 4 bytes (fits_once()), except for gradients of group norm, which always use the passes of
- * batch_norm.cuh.
+ * up to 4 bytes (fits_once()).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BATCH_NORM_ONCE_CUH
@@ -19,7 +19,9 @@ namespace ts {
 
 enum { ONCE_THREADS = 1024, /* maximum threads of a block */
        ONCE_EACH = 8,       /* elements of a thread */
-       ONCE_WIDTH = 1024    /* maximum channels of a statistic */ };
+       ONCE_WIDTH = 1024,   /* maximum channels of a statistic */
+       ONCE_COLUMNS = 8,    /* channels-last: channels whose sums a block adds */
+       ONCE_CHANNEL = 32768 /* maximum elements of a channel whose sum a block adds */ };
 
 /** Operands of a call. A statistic has `count` elements, in runs of `run.d` adjacent elements that
  * begin `pitch` elements apart. */
@@ -29,8 +31,10 @@ template <class T> struct once_call {
     shape s;
     bool last;                      /* channels-last */
     split<uint32_t> run, positions; /* adjacent elements of a statistic, and of a channel */
+    split<uint32_t> samples;        /* positions of a sample */
     uint32_t count, pitch;
     bool constant; /* the statistics are given */
+    unsigned statistics; /* blocks before those that sum channels */
     /* Forward: mean and var of `given` are absent unless constant. */
     forward_parameters given;
     parameter first, second; /* results: mean and var, or gradients of weight and bias */
@@ -53,14 +57,72 @@ __device__ __forceinline__ double2 block_sums(double a, double b)
     return {warp_sum(own.x), warp_sum(own.y)};
 }
 
-/** Block i computes statistic i. MODE: RESULT, or for batch norm GRADIENT with or without RELU. */
-template <class T, int MODE>
+/** Sums the gradients of weight and bias of group norm over samples and positions: of channel i, or
+ * in channels-last of ONCE_COLUMNS channels starting at i * ONCE_COLUMNS. means and rstds: shared
+ * memory of ONCE_WIDTH numbers. */
+template <class T>
+__device__ __forceinline__ void once_channels(const once_call<T> &c, uint32_t i, wide_t<T> *means,
+                                              wide_t<T> *rstds)
+{
+    using A = wide_t<T>;
+    const shape &s = c.s;
+    uint32_t columns = c.last ? ONCE_COLUMNS : 1, rows = blockDim.x / columns,
+             x = threadIdx.x % columns, y = threadIdx.x / columns, channel = i * columns + x,
+             sets = (uint32_t)s.sets, channels = (uint32_t)s.channels,
+             positions = (uint32_t)s.positions, all = channel < channels ? sets * positions : 0,
+             statistic = channel / (channels / (uint32_t)s.groups);
+    for (uint32_t set = y; set < sets && all; set += rows) {
+        int64_t of = (int64_t)set * s.groups + statistic;
+        means[set * columns + x] = c.given.mean.template load<A>(of, 0);
+        rstds[set * columns + x] = rsqrt(c.given.var.template load<A>(of, 0) + (A)s.eps);
+    }
+    __syncthreads();
+    A sum = 0, dot = 0;
+#pragma unroll 8
+    for (uint32_t k = y; k < all; k += rows) {
+        uint32_t set = c.samples.of(k), own = set * columns + x,
+                 at = c.last ? k * channels + channel
+                             : (set * channels + channel) * positions + (k - set * positions);
+        A g = widen(c.g[at]);
+        sum += g;
+        dot += g * ((widen(c.x[at]) - means[own]) * rstds[own]);
+    }
+    double2 whole = {(double)dot, (double)sum};
+    if (!c.last) {
+        whole = block_sums(whole.x, whole.y);
+    } else {
+        __shared__ double2 of_warps[ONCE_THREADS / 32][ONCE_COLUMNS];
+#pragma unroll
+        for (int by = 16; by >= ONCE_COLUMNS; by /= 2) {
+            whole.x += __shfl_xor_sync(0xffffffffu, whole.x, by);
+            whole.y += __shfl_xor_sync(0xffffffffu, whole.y, by);
+        }
+        if (threadIdx.x % 32 < ONCE_COLUMNS)
+            of_warps[threadIdx.x / 32][x] = whole;
+        __syncthreads();
+        for (uint32_t w = 1; w < blockDim.x / 32 && y == 0; w++) {
+            whole.x += of_warps[w][x].x;
+            whole.y += of_warps[w][x].y;
+        }
+    }
+    if (y > 0 || !all)
+        return;
+    c.first.put(channel, (A)whole.x);
+    c.second.put(channel, (A)whole.y);
+}
+
+/** Block i computes statistic i. MODE: RESULT; GRADIENT, with or without RELU, for batch norm.
+ * GROUPS: GRADIENT for group norm; the blocks starting at c.statistics sum channels. */
+template <class T, int MODE, bool GROUPS = false>
 __global__ void __launch_bounds__(ONCE_THREADS)
     norm_once(const __grid_constant__ once_call<T> c)
 {
     using A = wide_t<T>;
     take_turn();
     __shared__ A weights[ONCE_WIDTH], biases[ONCE_WIDTH];
+    if constexpr (GROUPS)
+        if (blockIdx.x >= c.statistics)
+            return once_channels(c, blockIdx.x - c.statistics, weights, biases);
     const shape &s = c.s;
     uint32_t width = (uint32_t)(s.channels / s.groups), set = blockIdx.x / (uint32_t)s.groups,
              first = blockIdx.x % (uint32_t)s.groups * width,
@@ -115,10 +177,13 @@ __global__ void __launch_bounds__(ONCE_THREADS)
             c.y[at] = narrow<T>(y < c.least ? c.least : y);
         });
     } else {
-        A rstd = rsqrt(var + (A)s.eps), slope = rstd * weights[0], base_of = biases[0], sum = 0,
-          dot = 0, scale = 0, add = 0;
-        each([&](int e, uint32_t, uint32_t) {
+        /* GROUPS: gs becomes g times its channel's weight */
+        A weight = GROUPS ? (A)1 : weights[0], rstd = rsqrt(var + (A)s.eps), slope = rstd * weight,
+          base_of = biases[0], sum = 0, dot = 0, scale = 0, add = 0;
+        each([&](int e, uint32_t, uint32_t within) {
             A d = xs[e] - mean;
+            if (GROUPS)
+                gs[e] *= weights[c.positions.of(within)];
             if (MODE & RELU)
                 gs[e] = d * slope + base_of <= 0 ? (A)0 : gs[e];
             sum += gs[e];
@@ -126,12 +191,12 @@ __global__ void __launch_bounds__(ONCE_THREADS)
         });
         if (!c.constant || c.first.data || c.second.data) {
             double2 sums = block_sums((double)sum, (double)dot);
-            if (threadIdx.x == 0) {
+            if (!GROUPS && threadIdx.x == 0) {
                 c.first.put(blockIdx.x, (A)sums.y * rstd);
                 c.second.put(blockIdx.x, (A)sums.x);
             }
-            scale = -rstd * rstd * rstd * (weights[0] * (A)sums.y) / (A)c.count;
-            add = -rstd * (weights[0] * (A)sums.x) / (A)c.count;
+            scale = -rstd * rstd * rstd * (weight * (A)sums.y) / (A)c.count;
+            add = -rstd * (weight * (A)sums.x) / (A)c.count;
         }
         if (!c.y)
             return;

@@ -75,8 +75,10 @@ struct classes {
     double smoothing;
 };
 
-enum { POSITIONS = 256, /* positions per block */
-       ALONE = 1 << 16  /* positions that keep a device busy with one thread each */ };
+enum { POSITIONS = 256,    /* positions per block */
+       FEW_LOSSES = 4096,  /* positions whose losses one block of TOTAL threads adds sooner than two
+                              kernels */
+       ALONE = 1 << 16     /* positions that keep a device busy with one thread each */ };
 
 /** Adds to *count the positions whose target is not ignored. */
 static __global__ void __launch_bounds__(POSITIONS)
@@ -88,26 +90,47 @@ static __global__ void __launch_bounds__(POSITIONS)
         atomicAdd(count, (unsigned long long)some);
 }
 
-/** Stores the losses of a block's positions, or their sum. */
-template <class R, class F>
+/** Results of a loss over classes. */
+template <class R> struct loss_results {
+    R *each;       /* per position; NULL: not requested */
+    double *parts; /* sum of each block, if `each` and `total` are NULL */
+    R *total;      /* sum or mean of all losses, of a grid of one block; NULL: not requested */
+    bool mean;     /* total is the mean over the positions whose target is not ignored */
+};
+
+/** Stores the losses of a block's positions, or their sum or mean. */
+template <int THREADS, class R, class F>
 static __device__ __forceinline__ void give_losses(const classes &c, const indices &target,
-                                                   F &&loss, R *out, double *parts)
+                                                   const loss_results<R> &out, F &&loss)
 {
     using A = wide_t<R>;
-    int64_t at = (int64_t)blockIdx.x * POSITIONS + threadIdx.y, positions = c.l.outer * c.l.inner;
-    A value = 0;
-    if (at < positions && target.at(at) != c.ignored) {
-        int64_t goal = target.checked(at, c.l.count),
-                first = at / c.l.inner * c.l.count * c.l.inner + at % c.l.inner;
-        value = goal < 0 ? (A)NAN : loss(at, first + goal * c.l.inner);
+    int64_t positions = c.l.outer * c.l.inner;
+    double sum = 0, some = 0;
+#pragma unroll(THREADS == TOTAL ? 4 : 1)
+    for (int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.y; at < positions;
+         at += (int64_t)gridDim.x * THREADS) {
+        A value = 0;
+        if (target.at(at) != c.ignored) {
+            int64_t goal = target.checked(at, c.l.count),
+                    first = at / c.l.inner * c.l.count * c.l.inner + at % c.l.inner;
+            value = goal < 0 ? (A)NAN : loss(at, first + goal * c.l.inner);
+            some++;
+        }
+        if (out.each)
+            out.each[at] = narrow<R>(value);
+        sum += (double)value;
     }
-    if (out && at < positions)
-        out[at] = narrow<R>(value);
-    if (out)
+    if (out.each)
         return;
-    double sum = line_reduce<1, POSITIONS, op_sum>((double)value);
-    if (threadIdx.y == 0)
-        parts[blockIdx.x] = sum;
+    sum = line_reduce<1, THREADS, op_sum>(sum);
+    if (out.total && out.mean)
+        sum /= line_reduce<1, THREADS, op_sum>(some);
+    if (threadIdx.y > 0)
+        return;
+    if (out.total)
+        *out.total = narrow<R>((A)sum);
+    else
+        out.parts[blockIdx.x] = sum;
 }
 
 /** Statistics of each position's logits. */
@@ -127,56 +150,30 @@ template <class T> struct position_sums {
     }
 };
 
-template <class T, class R>
-static __global__ void __launch_bounds__(POSITIONS)
+template <class T, class R, int THREADS>
+static __global__ void __launch_bounds__(THREADS)
     cross_entropy_kernel(classes c, const T *x, indices target, position_sums<T> sums,
-                         wide_t<T> *lse, R *out, double *parts)
+                         wide_t<T> *lse, loss_results<R> out)
 {
     using A = wide_t<T>;
-    int64_t mine = (int64_t)blockIdx.x * POSITIONS + threadIdx.y, positions = c.l.outer * c.l.inner;
-    if (lse && mine < positions)
-        lse[mine] = exponentials_fold<T>().finish(sums.known[mine]);
-    give_losses(c, target, [&](int64_t at, int64_t own) {
+    int64_t positions = c.l.outer * c.l.inner;
+    for (int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.y; lse && at < positions;
+         at += (int64_t)gridDim.x * THREADS)
+        lse[at] = exponentials_fold<T>().finish(sums.known[at]);
+    give_losses<THREADS>(c, target, out, [&](int64_t at, int64_t own) {
         A rest = log(sums.known[at].sum), top = exponentials_fold<T>::base(sums.known[at].top);
         A value = (A)(1 - c.smoothing) * (top - (sums.own ? sums.own[at] : widen(x[own])) + rest);
         if (c.smoothing != 0)
             value += (A)c.smoothing * (rest + top - sums.total(at, positions) / (A)c.l.count);
         return value;
-    }, out, parts);
+    });
 }
 
-template <class T>
-static __global__ void __launch_bounds__(POSITIONS)
-    nll_kernel(classes c, const T *x, indices target, T *out, double *parts)
+template <class T, int THREADS>
+static __global__ void __launch_bounds__(THREADS)
+    nll_kernel(classes c, const T *x, indices target, loss_results<T> out)
 {
-    give_losses<T>(c, target, [&](int64_t, int64_t own) { return -widen(x[own]); }, out, parts);
-}
-
-enum { NLL_FEW = 8 * POSITIONS /* positions that one block adds sooner than two launches */ };
-
-/** nll_kernel() and total_kernel() for at most NLL_FEW positions. */
-template <class T>
-static __global__ void __launch_bounds__(POSITIONS)
-    nll_few_kernel(classes c, const T *x, indices target, bool mean, T *out)
-{
-    double sum = 0, some = 0;
-    int positions = (int)(c.l.outer * c.l.inner);
-#pragma unroll
-    for (int u = 0; u < NLL_FEW / POSITIONS; u++) {
-        int at = u * POSITIONS + (int)threadIdx.y;
-        if (at >= positions || target.at(at) == c.ignored)
-            continue;
-        int64_t goal = target.checked(at, c.l.count);
-        sum += goal < 0
-                   ? NAN
-                   : -widen(x[(at / c.l.inner * c.l.count + goal) * c.l.inner + at % c.l.inner]);
-        some++;
-    }
-    sum = line_reduce<1, POSITIONS, op_sum>(sum);
-    if (mean)
-        sum /= line_reduce<1, POSITIONS, op_sum>(some);
-    if (threadIdx.y == 0)
-        *out = narrow<T>((wide_t<T>)sum);
+    give_losses<THREADS>(c, target, out, [&](int64_t, int64_t own) { return -widen(x[own]); });
 }
 
 /** Factor that makes the probabilities exp(x - lse) of a position sum to 1 if lse lost digits;
@@ -326,6 +323,8 @@ static __device__ __forceinline__ unsigned long long counted(const classes &c,
     return (unsigned long long)some;
 }
 
+enum { NLL_FEW = 8 * POSITIONS /* positions that each block of the gradient counts itself */ };
+
 /** Writes the gradient of each position's target; all other elements of dx are 0 already. counts:
  * the result is that of a mean, and each block counts its positions, at most NLL_FEW. */
 template <class T>
@@ -429,6 +428,24 @@ template <class F> static ts_status of_float(ts_frame *f, F &&run)
     }
 }
 
+/** Calls launch.operator()<THREADS>(grid, block, results), which launches a kernel of losses of at
+ *  least one position. If one block computes all losses, it stores the total as well, and `total`
+ *  becomes NULL. */
+template <class R, class F>
+static void launch_losses(int64_t positions, R *each, double *parts, R *&total, bool mean,
+                          F &&launch)
+{
+    dim3 blocks((unsigned)((positions + POSITIONS - 1) / POSITIONS));
+    if (each || positions > FEW_LOSSES) {
+        launch.template operator()<POSITIONS>(blocks, dim3(1, POSITIONS),
+                                              loss_results<R>{each, parts, nullptr, mean});
+        return;
+    }
+    launch.template operator()<TOTAL>(dim3(1), dim3(1, TOTAL),
+                                      loss_results<R>{each, parts, total, mean});
+    total = nullptr;
+}
+
 template <bool NLL> static ts_status forward_classes(ts_frame *f)
 {
     classes c = classes_of(f, 3, NLL ? 0 : f->args[4].d);
@@ -446,34 +463,29 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
             TS_CUDA_TRY(exponentials_into(f, over_classes(c), x, known));
         return on_device(f, [&](const call &k) {
             indices target(f, f->args[1].t, k.device, "classes");
-            bool none = reduction == TS_REDUCTION_NONE;
-            T *out = data_of<T>(f->rets[0]), *each = none ? out : nullptr;
+            bool none = reduction == TS_REDUCTION_NONE, mean = reduction == TS_REDUCTION_MEAN;
+            T *out = none ? nullptr : data_of<T>(f->rets[0]);
             double *parts = (double *)sums.parts();
-            if constexpr (NLL)
-                if (!none && positions <= NLL_FEW) {
-                    nll_few_kernel<T><<<1, dim3(1, POSITIONS), 0, k.stream>>>(
-                        c, x, target, reduction == TS_REDUCTION_MEAN, out);
-                    return cudaPeekAtLastError();
-                }
-            if (positions) {
-                if constexpr (NLL)
-                    nll_kernel<T><<<(unsigned)blocks, dim3(1, POSITIONS), 0, k.stream>>>(
-                        c, x, target, each, parts);
-                else
-                    cross_entropy_kernel<T, T>
-                        <<<(unsigned)blocks, dim3(1, POSITIONS), 0, k.stream>>>(
-                            c, x, target, {known}, data_of<A>(f->rets[1]), each, parts);
-            }
-            if (none)
+            if (positions)
+                launch_losses<T>(
+                    positions, none ? data_of<T>(f->rets[0]) : nullptr, parts, out, mean,
+                    [&]<int THREADS>(dim3 grid, dim3 block, const loss_results<T> &to) {
+                        if constexpr (NLL)
+                            nll_kernel<T, THREADS>
+                                <<<grid, block, 0, k.stream>>>(c, x, target, to);
+                        else
+                            cross_entropy_kernel<T, T, THREADS><<<grid, block, 0, k.stream>>>(
+                                c, x, target, {known}, data_of<A>(f->rets[1]), to);
+                    });
+            if (!out)
                 return cudaPeekAtLastError();
-            if (reduction == TS_REDUCTION_MEAN && positions <= FEW_POSITIONS) {
+            if (mean && positions <= FEW_POSITIONS) {
                 mean_few_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, target,
                                                                        positions, c.ignored, out);
                 return cudaPeekAtLastError();
             }
-            unsigned long long *count = reduction == TS_REDUCTION_MEAN
-                                            ? sums.count(target, positions, c.ignored, k.stream)
-                                            : nullptr;
+            unsigned long long *count =
+                mean ? sums.count(target, positions, c.ignored, k.stream) : nullptr;
             total_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, 1, count, out);
             return cudaPeekAtLastError();
         });
@@ -608,15 +620,19 @@ template <class T> static ts_status grad_classes(ts_frame *f)
         TS_CUDA_TRY(exponentials_into(f, over_classes(c), x, s.known()));
     return on_device(f, [&](const call &k) {
         indices target(f, f->args[1].t, k.device, "classes");
+        A *total = none ? nullptr : loss;
         if (s.positions)
-            cross_entropy_kernel<T, A><<<(unsigned)s.blocks, dim3(1, POSITIONS), 0, k.stream>>>(
-                c, x, target, sums, once ? nullptr : s.numbers(), none ? loss : nullptr, s.parts());
+            launch_losses<A>(s.positions, none ? loss : nullptr, s.parts(), total, count != nullptr,
+                             [&]<int THREADS>(dim3 grid, dim3 block, const loss_results<A> &to) {
+                                 cross_entropy_kernel<T, A, THREADS><<<grid, block, 0, k.stream>>>(
+                                     c, x, target, sums, once ? nullptr : s.numbers(), to);
+                             });
         if (dx && !once)
             launch_slopes<T>(c, nullptr, false, count, x, target, s.numbers(), s.shares(), dx,
                              k.stream);
-        if (loss && !none)
+        if (total)
             total_kernel<A>
-                <<<1, dim3(1, TOTAL), 0, k.stream>>>(s.parts(), s.blocks, 1, count, loss);
+                <<<1, dim3(1, TOTAL), 0, k.stream>>>(s.parts(), s.blocks, 1, count, total);
         return cudaPeekAtLastError();
     });
 }
@@ -646,48 +662,6 @@ static double pair_factor(const ts_tensor *x, int64_t reduction)
     return reduction == TS_REDUCTION_BATCHMEAN && ts_ndim(x) ? 1 / (double)ts_sizes(x)[0] : 1;
 }
 
-static bool is_strided(const ts_value &v)
-{
-    return v.tag == TS_TAG_TENSOR && !ts_is_contiguous(v.t);
-}
-/** True if a tensor of the call is not contiguous. */
-static bool has_strides(const ts_frame *f)
-{
-    bool some = false;
-    for (int i = 0; i < f->nargs; i++)
-        some = some || is_strided(f->args[i]);
-    for (int i = 0; i < f->nrets; i++)
-        some = some || is_strided(f->rets[i]);
-    return some;
-}
-
-/** Calls run(frame) with contiguous copies of strided arguments, and copies its results to strided
- *  ones. */
-template <class F> static ts_status on_packed(ts_frame *f, F &&run)
-{
-    TS_SCOPE;
-    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
-    memcpy(args, f->args, f->nargs * sizeof *args);
-    memcpy(rets, f->rets, f->nrets * sizeof *rets);
-    for (int i = 0; i < f->nargs; i++)
-        if (is_strided(args[i]) && !(args[i].t = ts_contiguous(args[i].t)))
-            return ts_error_code();
-    for (int i = 0; i < f->nrets; i++) {
-        const ts_tensor *t = f->rets[i].t;
-        if (is_strided(rets[i]) && !(rets[i].t = ts_empty_on(ts_sizes(t), ts_ndim(t),
-                                                             ts_dtype_of(t), ts_device_of(t))))
-            return ts_error_code();
-    }
-    ts_frame packed = *f;
-    packed.args = args;
-    packed.rets = rets;
-    TS_CUDA_TRY(run(&packed));
-    for (int i = 0; i < f->nrets; i++)
-        if (is_strided(f->rets[i]))
-            TS_CUDA_TRY(ts_status_of_pointer(ts_copy_(f->rets[i].t, rets[i].t)));
-    return TS_OK;
-}
-
 /** Offsets in tensors of x's sizes and any strides; one that is absent gets x's strides. */
 template <int N>
 static walk<uint32_t, N> places_of(const ts_tensor *x, const ts_value *const (&values)[N])
@@ -701,7 +675,7 @@ static walk<uint32_t, N> places_of(const ts_tensor *x, const ts_value *const (&v
 template <class P> static ts_status forward_pairs(ts_frame *f, P pair)
 {
     bool strided = has_strides(f);
-    if (strided && (f->args[2].i == TS_REDUCTION_NONE || ts_numel(f->args[0].t) > PAIR_FEW))
+    if (strided && (is_strided(f->rets[0]) || ts_numel(f->args[0].t) > PAIR_WALKED))
         return on_packed(f, [&](ts_frame *packed) { return forward_pairs(packed, pair); });
     int64_t n = ts_numel(f->args[0].t), reduction = f->args[2].i,
             blocks = (n + PAIR_SHARE - 1) / PAIR_SHARE;
@@ -712,29 +686,29 @@ template <class P> static ts_status forward_pairs(ts_frame *f, P pair)
     return with_float(f, [&]<class T>(const call &k) {
         const T *x = data_of<T>(f->args[0]), *t = data_of<T>(f->args[1]);
         T *out = data_of<T>(f->rets[0]);
-        bool aligned = aligned16(x) && aligned16(t);
-        if (reduction == TS_REDUCTION_NONE) {
-            if (n)
-                pairs_kernel<T><<<run_blocks<T>(n), PAIR_THREADS, 0, k.stream>>>(
-                    pair, x, t, out, n, aligned && aligned16(out));
+        auto run = [&](const auto &operands) {
+            if (reduction == TS_REDUCTION_NONE) {
+                if (n)
+                    pairs_kernel<T><<<run_blocks<T>(n), PAIR_THREADS, 0, k.stream>>>(
+                        pair, operands, out, n, aligned16(out));
+                return cudaPeekAtLastError();
+            }
+            if (n <= PAIR_FEW) {
+                pair_total_kernel<T><<<1, dim3(1, PAIR_FEW_THREADS), 0, k.stream>>>(
+                    pair, operands, out, n, factor);
+                return cudaPeekAtLastError();
+            }
+            double *parts = (double *)scratch.parts();
+            pair_sums_kernel<T><<<(unsigned)blocks, dim3(1, PAIR_THREADS), 0, k.stream>>>(
+                pair, operands, parts, n);
+            total_kernel<T>
+                <<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, factor, nullptr, out);
             return cudaPeekAtLastError();
-        }
-        if (strided) {
-            pair_total_strided_kernel<T><<<1, dim3(1, PAIR_FEW_THREADS), 0, k.stream>>>(
-                pair, x, t, out, n, factor,
-                places_of<2>(f->args[0].t, {&f->args[0], &f->args[1]}));
-            return cudaPeekAtLastError();
-        }
-        if (n <= PAIR_FEW) {
-            pair_total_kernel<T><<<1, dim3(1, PAIR_FEW_THREADS), 0, k.stream>>>(pair, x, t, out, n,
-                                                                                factor, aligned);
-            return cudaPeekAtLastError();
-        }
-        double *parts = (double *)scratch.parts();
-        pair_sums_kernel<T><<<(unsigned)blocks, dim3(1, PAIR_THREADS), 0, k.stream>>>(
-            pair, x, t, parts, n, aligned);
-        total_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(parts, blocks, factor, nullptr, out);
-        return cudaPeekAtLastError();
+        };
+        if (strided)
+            return run(strided_pairs<T>{
+                x, t, places_of<2>(f->args[0].t, {&f->args[0], &f->args[1]})});
+        return run(contiguous_pairs<T>{x, t, aligned16(x) && aligned16(t)});
     });
 }
 

@@ -105,14 +105,51 @@ static __device__ __forceinline__ void each_run(int64_t n, bool aligned, F &&f)
         f(i, aligned && i + V <= n);
 }
 
-/** Stores the loss of each of n pairs. aligned: all pointers are 16-byte aligned. */
-template <class T, class P>
+/** Contiguous operands of a loss. */
+template <class T> struct contiguous_pairs {
+    static constexpr int unroll = 2;
+    const T *x, *t;
+    bool aligned; /* both begin at multiples of 16 bytes */
+
+    /** Loads the operands' vectors starting at element i, as far as they are below `end`. */
+    __device__ __forceinline__ void load(int64_t i, int64_t end, vec<T, vec16<T>> &a,
+                                         vec<T, vec16<T>> &b) const
+    {
+        bool whole = aligned && i + vec16<T> <= end;
+        a = load_run(x, i, end, whole);
+        b = load_run(t, i, end, whole);
+    }
+};
+/** Operands of a loss with any strides. */
+template <class T> struct strided_pairs {
+    static constexpr int unroll = 1;
+    const T *x, *t;
+    walk<uint32_t, 2> offsets;
+
+    __device__ __forceinline__ void load(int64_t i, int64_t end, vec<T, vec16<T>> &a,
+                                         vec<T, vec16<T>> &b) const
+    {
+#pragma unroll
+        for (int e = 0; e < vec16<T>; e++)
+            if (i + e < end) {
+                int64_t at[2];
+                offsets.at((uint32_t)(i + e), at);
+                a.at[e] = x[at[0]];
+                b.at[e] = t[at[1]];
+            }
+    }
+};
+
+/** Stores the loss of each of n pairs. aligned: `out` is aligned to 16 bytes. */
+template <class T, class P, class L>
 static __global__ void __launch_bounds__(PAIR_THREADS)
-    pairs_kernel(P pair, const T *x, const T *t, T *out, int64_t n, bool aligned)
+    pairs_kernel(P pair, const __grid_constant__ L operands, T *out, int64_t n, bool aligned)
 {
     constexpr int V = vec16<T>;
     each_run<T>(n, aligned, [&](int64_t i, bool whole) {
-        unpacked<T, V> a(load_run(x, i, n, whole)), b(load_run(t, i, n, whole));
+        vec<T, V> x = {}, t = {};
+        operands.load(i, n, x, t);
+        unpacked<T, V> a(x), b(t);
         wide_t<T> y[V];
 #pragma unroll
         for (int e = 0; e < V; e++)
@@ -122,18 +159,17 @@ static __global__ void __launch_bounds__(PAIR_THREADS)
 }
 
 /** The sum of the losses of elements `from` to `end` - 1. A block of (1, THREADS) threads adds them
- * in an order that depends on `from`, `end` and T only. Every thread of the block must call.
- * load(i, a, b) loads a vector of each operand starting at element i, as far as it exists. */
-template <int THREADS, int UNROLL, class T, class P, class F>
-static __device__ __forceinline__ double pair_sum(const P &pair, int64_t from, int64_t end,
-                                                  F &&load)
+ * in an order that depends on `from`, `end` and T only. Every thread of the block must call. */
+template <int THREADS, class T, class P, class L>
+static __device__ __forceinline__ double pair_sum(const P &pair, const L &operands, int64_t from,
+                                                  int64_t end)
 {
     constexpr int V = vec16<T>;
     double sum = 0;
-#pragma unroll(UNROLL)
+#pragma unroll(L::unroll)
     for (int64_t i = from + threadIdx.y * V; i < end; i += THREADS * V) {
         vec<T, V> x = {}, t = {};
-        load(i, x, t);
+        operands.load(i, end, x, t);
         unpacked<T, V> a(x), b(t);
 #pragma unroll
         for (int e = 0; e < V; e++)
@@ -142,59 +178,24 @@ static __device__ __forceinline__ double pair_sum(const P &pair, int64_t from, i
     }
     return line_reduce<1, THREADS, op_sum>(sum);
 }
-/** pair_sum() of contiguous operands. */
-template <int THREADS, class T, class P>
-static __device__ __forceinline__ double pair_sum(const P &pair, const T *x, const T *t,
-                                                  int64_t from, int64_t end, bool aligned)
-{
-    constexpr int V = vec16<T>;
-    return pair_sum<THREADS, 2, T>(pair, from, end, [&](int64_t i, vec<T, V> &a, vec<T, V> &b) {
-        bool whole = aligned && i + V <= end;
-        a = load_run(x, i, end, whole);
-        b = load_run(t, i, end, whole);
-    });
-}
 
 /** Block i stores the sum of its PAIR_SHARE losses in parts[i]. */
-template <class T, class P>
+template <class T, class P, class L>
 static __global__ void __launch_bounds__(PAIR_THREADS)
-    pair_sums_kernel(P pair, const T *x, const T *t, double *parts, int64_t n, bool aligned)
+    pair_sums_kernel(P pair, const __grid_constant__ L operands, double *parts, int64_t n)
 {
     int64_t from = (int64_t)blockIdx.x * PAIR_SHARE;
-    double sum = pair_sum<PAIR_THREADS>(pair, x, t, from, min(from + PAIR_SHARE, n), aligned);
+    double sum = pair_sum<PAIR_THREADS, T>(pair, operands, from, min(from + PAIR_SHARE, n));
     if (threadIdx.y == 0)
         parts[blockIdx.x] = sum;
 }
 
 /** One block stores the sum of n losses times `factor`. */
-template <class T, class P>
+template <class T, class P, class L>
 static __global__ void __launch_bounds__(PAIR_FEW_THREADS)
-    pair_total_kernel(P pair, const T *x, const T *t, T *out, int64_t n, double factor,
-                      bool aligned)
+    pair_total_kernel(P pair, const __grid_constant__ L operands, T *out, int64_t n, double factor)
 {
-    double sum = pair_sum<PAIR_FEW_THREADS>(pair, x, t, 0, n, aligned);
-    if (threadIdx.y == 0)
-        *out = narrow<T>((wide_t<T>)(sum * factor));
-}
-
-/** pair_total_kernel() of operands of any strides, with the same bits. */
-template <class T, class P>
-static __global__ void __launch_bounds__(PAIR_FEW_THREADS)
-    pair_total_strided_kernel(P pair, const T *x, const T *t, T *out, int64_t n, double factor,
-                              const __grid_constant__ walk<uint32_t, 2> offsets)
-{
-    constexpr int V = vec16<T>;
-    auto load = [&](int64_t i, vec<T, V> &a, vec<T, V> &b) {
-#pragma unroll
-        for (int e = 0; e < V; e++)
-            if (i + e < n) {
-                int64_t at[2];
-                offsets.at((uint32_t)(i + e), at);
-                a.at[e] = x[at[0]];
-                b.at[e] = t[at[1]];
-            }
-    };
-    double sum = pair_sum<PAIR_FEW_THREADS, 1, T>(pair, 0, n, load);
+    double sum = pair_sum<PAIR_FEW_THREADS, T>(pair, operands, 0, n);
     if (threadIdx.y == 0)
         *out = narrow<T>((wide_t<T>)(sum * factor));
 }

@@ -3,6 +3,7 @@
 #include "backends/cuda/aligned.cuh"
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/line_tiles.cuh"
+#include "backends/cuda/norm_backward_few.cuh"
 #include "backends/cuda/norm_backward_rows.cuh"
 #include "backends/cuda/norm_rows.cuh"
 #include "backends/cuda/statistics.cuh"
@@ -253,8 +254,42 @@ static ts_status add_layer_norm(ts_frame *f)
     });
 }
 
-/** (grad, self, mean unless RMS, rstd, weight) -> (dx, dweight, dbias unless RMS) */
-template <bool RMS> static ts_status backward(ts_frame *f)
+/** backward() of few elements (are_few()); only grad, self and weight may be strided. */
+template <bool RMS> static ts_status backward_few(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_rows r = ts_kernel_rows(f);
+    const ts_tensor *g = f->args[0].t, *x = f->args[1].t, *rstds = statistics(f->args[RMS ? 2 : 3]),
+                    *means = RMS ? nullptr : statistics(f->args[2]);
+    if (!rstds || !(RMS || means))
+        return ts_error_code();
+    const ts_value &weight = f->args[RMS ? 3 : 4];
+    const ts_tensor *w = weight.tag == TS_TAG_TENSOR ? weight.t : nullptr;
+    const int64_t *const strides[2] = {ts_strides(g), ts_strides(x)},
+                  *const own[1] = {w ? ts_strides(w) : nullptr};
+    walk<uint32_t, 2> elements(ts_sizes(x), ts_ndim(x), strides);
+    walk<uint32_t, 1> weights(w ? ts_sizes(w) : nullptr, w ? ts_ndim(w) : 0, own);
+    return with_float(f, [&]<class T>(const call &c) {
+        using A = wide_t<T>;
+        few_gradients<T> k = {(const T *)ts_kernel_data(g),
+                              (const T *)ts_kernel_data(x),
+                              data_of<T>(weight),
+                              RMS ? nullptr : (const A *)ts_kernel_data(means),
+                              (const A *)ts_kernel_data(rstds),
+                              data_of<T>(f->rets[0]),
+                              data_of<T>(f->rets[1]),
+                              RMS ? nullptr : data_of<T>(f->rets[2]),
+                              (uint32_t)r.outer,
+                              (uint32_t)r.count,
+                              0,
+                              elements,
+                              weights};
+        return launch_few<T, RMS>(k, c.stream);
+    });
+}
+
+/** backward() of contiguous tensors, aligned as on_aligned() ensures. */
+template <bool RMS> static ts_status backward_rows(ts_frame *f)
 {
     TS_SCOPE;
     ts_rows r = ts_kernel_rows(f);
@@ -313,13 +348,26 @@ template <bool RMS> static ts_status backward(ts_frame *f)
         ts_scratch_give(where, scratch, bytes);
     return status;
 }
+/** (grad, self, mean unless RMS, rstd, weight) -> (dx, dweight, dbias unless RMS) */
+template <bool RMS> static ts_status backward(ts_frame *f)
+{
+    ts_rows r = ts_kernel_rows(f);
+    bool walked = are_few(r.outer, r.count);
+    for (int i = 2; i < (RMS ? 3 : 4); i++) /* the statistics */
+        walked = walked && !is_strided(f->args[i]);
+    for (int i = 0; i < f->nrets; i++)
+        walked = walked && !is_strided(f->rets[i]);
+    if (walked)
+        return backward_few<RMS>(f);
+    return has_strides(f) ? on_packed(f, backward<RMS>) : on_aligned<backward_rows<RMS>>(f);
+}
 static ts_status layer_norm_backward(ts_frame *f) { return backward<false>(f); }
 static ts_status rms_norm_backward(ts_frame *f) { return backward<true>(f); }
 
 TS_CUDA_FAMILY(norm,
     {"layer_norm", on_aligned<layer_norm>, floats, false},
-    {"layer_norm_backward", on_aligned<layer_norm_backward>, floats, false},
+    {"layer_norm_backward", layer_norm_backward, floats, true},
     {"add_layer_norm", on_aligned<add_layer_norm>, floats, false},
     {"rms_norm", on_aligned<rms_norm>, floats, false},
-    {"rms_norm_backward", on_aligned<rms_norm_backward>, floats, false},
+    {"rms_norm_backward", rms_norm_backward, floats, true},
 )

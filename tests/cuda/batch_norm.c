@@ -146,6 +146,55 @@ TS_TEST(batch_norms_of_drawn_images_equal_the_cpu_s, .loop = 3, .timeout = 300)
     }
 }
 
+TS_TEST(group_norms_of_drawn_images_equal_the_cpu_s, .loop = 3, .timeout = 300)
+{
+    static const ts_dtype dtypes[] = {TS_BF16, TS_F32, TS_F16, TS_BF16, TS_F64};
+    GPU(device);
+    seed();
+    state += (uint64_t)_i * 1000033;
+    for (int turn = 0; turn < 40; turn++) {
+        TS_SCOPE;
+        int64_t sizes[4], width = drawn(1, 12), groups = drawn(1, turn % 2 ? 6 : 40);
+        draw_sizes(sizes, (int64_t)1 << (turn % 3 ? 17 : 21), width * groups);
+        if (drawn(0, 2) == 0)
+            sizes[0] *= drawn(1, 20);
+        int64_t pixels = sizes[0] * sizes[2] * sizes[3], count = width * sizes[2] * sizes[3];
+        ts_dtype dtype = dtypes[drawn(0, 4)], wide = dtype == TS_F64 ? TS_F64 : TS_F32;
+        bool last = drawn(0, 1), given = drawn(0, 4) > 0;
+        if (count < 4)
+            continue;
+        const int64_t one[] = {sizes[1]};
+        norm n[2] = {{.x = numbers(sizes, dtype, last, 3), .g = numbers(sizes, dtype, last, 0.3),
+                      .weight = given ? ts_to(ts_uniform(one, 1, 0.5, 2, TS_F32), TS_F64) : TS_NONE,
+                      .bias = given ? ts_to(ts_normal(one, 1, 0, 1, TS_F32), TS_F64) : TS_NONE}};
+        n[1] = (norm){.x = on(n[0].x, dtype, device), .g = on(n[0].g, dtype, device),
+                      .weight = on(n[0].weight, wide, device), .bias = on(n[0].bias, wide, device)};
+        char call[200];
+        snprintf(call, sizeof call, "group norm (%lld, %lld, %lld, %lld), %lld groups, %s%s",
+                 (long long)sizes[0], (long long)sizes[1], (long long)sizes[2],
+                 (long long)sizes[3], (long long)groups, ts_dtype_name(dtype),
+                 last ? ", channels-last" : "");
+        for (int k = 0; k < 2; k++) {
+            for (ts_tensor **t = &n[k].x; t <= &n[k].bias; t++)
+                if (t != &n[k].g && *t != TS_NONE)
+                    *t = ts_set_requires_grad(ts_detach(*t), true);
+            n[k].y = ts_group_norm(n[k].x, groups, n[k].weight, n[k].bias, 0.1);
+            OK(n[k].y);
+            OK(ts_backward(ts_sum(ts_mul(n[k].y, n[k].g))));
+        }
+        double eps = eps_of(dtype), single = eps_of(wide), top = largest(n[0].x) + 1,
+               slope = largest(ts_grad(n[0].x)) + 1;
+        compare(n[1].y, n[0].y, NULL, (eps + 64 * single) * (largest(n[0].y) + top), "result",
+                call);
+        compare(ts_grad(n[1].x), ts_grad(n[0].x), NULL, (eps + 256 * single) * slope,
+                "gradient of self", call);
+        for (int k = 0; k < 2 && given; k++)
+            compare(ts_grad((&n[1].weight)[k]), ts_grad((&n[0].weight)[k]), NULL,
+                    64 * single * (double)pixels, k ? "gradient of bias" : "gradient of weight",
+                    call);
+    }
+}
+
 TS_TEST(cross_entropy_of_drawn_images_equals_the_cpu_s, .timeout = 300)
 {
     static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16};

@@ -83,6 +83,76 @@ TS_TEST(norms_of_drawn_rows_equal_those_of_the_CPU, .loop = 3, .timeout = 120)
     }
 }
 
+/** A tensor of `sizes` whose memory is permuted, strided, expanded or, in one of four cases,
+ *  contiguous. */
+static ts_tensor *drawn_view(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device)
+{
+    int64_t wide[3];
+    int way = (int)drawn(4), from = (int)drawn(ndim), to = (int)drawn(ndim);
+    for (int d = 0; d < ndim; d++)
+        wide[d] = sizes[d];
+    if (way == 0) { /* dim `from` is expanded */
+        wide[from] = 1;
+        return ts_expand(ts_to_device(ts_to(ts_normal(wide, ndim, 1, 2, TS_F32), dtype), device),
+                         sizes, ndim);
+    }
+    if (way == 1)
+        wide[from] += drawn(9);
+    ts_tensor *t = ts_to_device(ts_to(ts_normal(wide, ndim, 1, 2, TS_F32), dtype), device);
+    if (way == 1)
+        return ts_narrow(t, from, wide[from] - sizes[from], sizes[from]);
+    return way == 2 ? ts_movedim(ts_contiguous(ts_movedim(t, from, to)), to, from) : t;
+}
+
+/** Asserts that two tensors, or TS_NONE, have the same bits. */
+static void assert_same(ts_tensor *got, ts_tensor *want, const char *what, ts_dtype dtype)
+{
+    assert_alike(got, want, 0, 0, what, dtype);
+}
+
+TS_TEST(gradients_of_strided_norms_and_losses_have_the_bits_of_contiguous_ones, .loop = 3,
+        .timeout = 120)
+{
+    GPU(device);
+    ts_dtype dtype = dtypes[_i];
+    seed_draws((uint64_t)(1150 + _i));
+    for (int turn = 0; turn < 120; turn++) {
+        TS_SCOPE;
+        int64_t limit = drawn(4) ? 30000 : 600000, sizes[3], rows = 1, dims = 1 + drawn(2);
+        for (int d = 0; d < 3; d++)
+            sizes[d] = drawn_size(&limit);
+        for (int d = 0; d < 3 - dims; d++)
+            rows *= sizes[d];
+        const int64_t stats[] = {sizes[0], dims == 2 ? 1 : sizes[1], 1};
+        ts_tensor *g = drawn_view(sizes, 3, dtype, device),
+                  *x = drawn_view(sizes, 3, dtype, device),
+                  *w = drawn_view(sizes + 3 - dims, (int)dims, dtype, device),
+                  *mean = ts_to_device(ts_normal(stats, 3, 1, 1, TS_F32), device),
+                  *rstd = ts_to_device(ts_uniform(stats, 3, 0.3, 1, TS_F32), device), *dx[2],
+                  *dw[2], *db[2];
+        bool rms = drawn(2);
+        for (int k = 0; k < 2; k++) {
+            ts_tensor *gk = k ? ts_contiguous(g) : g, *xk = k ? ts_contiguous(x) : x,
+                      *wk = k ? ts_contiguous(w) : w;
+            dx[k] = rms ? ts_rms_norm_backward(gk, xk, rstd, wk, (int)dims, &dw[k])
+                        : ts_layer_norm_backward(gk, xk, mean, rstd, wk, (int)dims, &dw[k], &db[k]);
+        }
+        assert_same(dx[0], dx[1], "gradient", dtype);
+        assert_same(dw[0], dw[1], "gradient of the weight", dtype);
+        if (!rms)
+            assert_same(db[0], db[1], "gradient of the bias", dtype);
+        ts_loss_opts opts = {.size = sizeof opts, .reduction = (ts_reduction)drawn(3)};
+        ts_tensor *loss[2], *slope[2];
+        for (int k = 0; k < 2; k++) {
+            ts_tensor *gk = k ? ts_contiguous(g) : g, *xk = k ? ts_contiguous(x) : x;
+            loss[k] = ts_smooth_l1_loss_ex(xk, gk, &opts);
+            slope[k] = ts_mse_loss_backward(gk, xk, gk, TS_REDUCTION_NONE, NULL);
+        }
+        assert_same(loss[0], loss[1], "loss", dtype);
+        assert_same(slope[0], slope[1], "gradient of the loss", dtype);
+    }
+}
+
 TS_TEST(cross_entropy_of_drawn_rows_equals_that_of_the_CPU, .loop = 3, .timeout = 120)
 {
     GPU(device);
@@ -108,6 +178,34 @@ TS_TEST(cross_entropy_of_drawn_rows_equals_that_of_the_CPU, .loop = 3, .timeout 
         assert_places(loss, 1e-5, 1e-4, "loss", TS_F32);
         assert_places(dx, unit, 1e-5, "gradient", dtype);
         assert_places(recorded, unit, 1e-5, "recorded gradient", dtype);
+    }
+}
+
+TS_TEST(nll_loss_of_drawn_positions_equals_that_of_the_CPU, .loop = 3, .timeout = 120)
+{
+    GPU(device);
+    ts_dtype dtype = dtypes[_i];
+    const int64_t ignored = 1;
+    seed_draws((uint64_t)(1250 + _i));
+    for (int turn = 0; turn < 60; turn++) {
+        TS_SCOPE;
+        ts_loss_opts opts = {.size = sizeof opts, .reduction = (ts_reduction)drawn(3)};
+        if (drawn(2))
+            opts.ignore_index = &ignored;
+        bool small = dtype == TS_F16 && opts.reduction == TS_REDUCTION_SUM; /* below 65504 */
+        int64_t limit = small ? 12000 : 400000, classes = 2 + drawn(40),
+                sizes[] = {drawn_size(&limit), classes, drawn_size(&limit)};
+        const int64_t positions[] = {sizes[0], sizes[2]};
+        ts_tensor *x = ts_to(ts_normal(sizes, 3, -3, 1, TS_F32), dtype),
+                  *target = ts_randint(positions, 2, 0, classes), *loss[PLACES], *entropy[PLACES];
+        for (int k = 0; k < PLACES; k++) {
+            ts_tensor *from = ts_detach(leaf_at(x, k, device)),
+                      *goal = k ? ts_to_device(target, device) : target;
+            loss[k] = ts_nll_loss_ex(from, goal, &opts);
+            entropy[k] = ts_cross_entropy_ex(from, goal, &opts);
+        }
+        assert_places(loss, unit_of(dtype), 1e-6, "nll_loss", dtype);
+        assert_places(entropy, unit_of(dtype), 1e-5, "cross_entropy", dtype);
     }
 }
 
