@@ -15,9 +15,11 @@
  * The function's C code runs on each call (except with the option `replay`), so branches, loops and
  * variables behave as in C. The LAZY backend records the function's op calls (forward, backward and
  * optimizer) and does not run them. When the function returns or reads a value, the library looks
- * for a plan, makes one if there is none, and runs the recording by the plan. On the CPU, plans may
- * be too small to gain, or slower than eager calls when the library times both. Most later calls
- * then run without a recording, unless fullgraph, graph or replay is set; ts_explain() says so.
+ * for a plan, makes one if there is none, and runs the recording by the plan.
+ *
+ * On the CPU a plan may be too small to repay its recording; for some plans the library times both
+ * ways of running. If a plan does not gain, most later calls run eagerly, without a recording, and
+ * ts_explain() says so. The library does not do so with fullgraph, graph or replay.
  *
  * A plan says how to run all recordings of one structure: equal ops, sizes, strides, dtypes,
  * integers and flags. Floating-point numbers, seeds and step counts may differ. A read of a value,
@@ -113,10 +115,10 @@ TS_API ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *input
  * - the memory that ts_depends_on() declares
  *
  * A replay leaves the state that the function would leave: written tensors and their versions,
- * gradients, the generator, step counts of optimizers, outputs. It has no other effect of the
- * function's C code: the function sets and counts no variables, and its branches and pointers are
- * those of the two equal calls. The option `verify` detects calls that would differ. A number that
- * changes between calls needs a declared source.
+ * gradients, the generator, step counts of optimizers, outputs. Because the function's C code does
+ * not run, a replay does not change the function's variables, and it uses the branches and pointers
+ * of the two equal calls. The option `verify` detects calls that would differ. A number that
+ * changes between calls needs a declared source (ts_number_from()).
  *
  * There are no replays if the function reads a value, keeps a tensor that is not an output, returns
  * a tensor with a history or sets the generator's state, or if a user's layer, anomaly mode or a
@@ -143,21 +145,21 @@ TS_API ts_status ts_number_from(const char *op, const char *argument, const doub
 TS_API ts_status ts_counts_from(const char *op, const char *argument, int64_t *const *cells,
                                 int64_t n);
 /** Declares memory that decides which calls the compiled function makes. Copies the bytes; the
- *  compiled function is replayed only while they are unchanged. The memory must stay valid as a
- *  cell of ts_number_from(). Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
+ *  compiled function is replayed only while they are unchanged. The memory must stay valid as long
+ *  as a cell of ts_number_from(). Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_depends_on(const void *memory, size_t bytes);
 /**
  * Declares that the compiled function replaces the tensor in *variable: it releases the old one, if
  * any, and stores another that it got from ts_retain(). Call it before the change. Replays replace
  * the tensor in the same way. Without the declaration, a tensor that the function keeps forbids
- * replays. The variable must stay valid as a cell of ts_number_from().
+ * replays. The variable must stay valid as long as a cell of ts_number_from().
  * @param variable  address of a variable that owns a tensor or is NULL or TS_NONE
  * Errors: TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_replaces(ts_tensor **variable);
 /** Invalidates all replays: the next call of each compiled function runs the function. Call it when
- *  state changes on which compiled functions depend; the library's modules and optimizers do.
- *  Cells declared before are not read again. */
+ *  state changes on which compiled functions depend; the library's modules and optimizers call it
+ *  themselves. Cells that were declared before the call are not read again. */
 TS_API void ts_state_changed(void);
 
 /* --------------------------------------------------------------------------------- reports ---- */

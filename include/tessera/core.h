@@ -3,11 +3,11 @@
  * Tensors, dtypes, devices, scopes, errors, random seeds, memory statistics.
  *
  * Ownership: a function that returns a new `ts_tensor *` adds it to the calling thread's innermost
- * scope (TS_SCOPE), which releases it when the block ends; outside of all scopes, the end of the
- * thread does. If a function returns one of its arguments, that tensor keeps its owner; so does a
- * tensor that a comment calls "borrowed". ts_keep() moves a tensor to the parent scope, ts_drop()
- * releases it early; call both in the thread of the scope. Objects that hold tensors use
- * ts_retain() and ts_release().
+ * scope (TS_SCOPE), which releases it when the block ends; outside of all scopes, the tensor is
+ * released when the thread ends. If a function returns one of its arguments, that tensor keeps its
+ * owner; so does a tensor that a comment calls "borrowed". ts_keep() moves a tensor to the parent
+ * scope, ts_drop() releases it early; call both in the thread of the scope. Objects that hold
+ * tensors use ts_retain() and ts_release().
  *
  * Errors: a failed call returns NULL or a status other than TS_OK, and writes code and message to
  * the calling thread's error record. A call that gets the NULL of a failed call fails too, with the
@@ -147,7 +147,8 @@ static inline ts_status ts_status_of_mistake(void (*tried)(void))
 
 /* -------------------------------------------------------------------------- logging ------ */
 
-/** Receives one log line without newline, in the thread that logs it. topic: e.g. "dispatch". */
+/** Receives one log line, without newline, in the thread that logs it. topic: a name such as
+ *  "dispatch". */
 typedef void (*ts_log_fn)(void *payload, const char *topic, const char *line);
 /**
  * Sets the callback that receives the log lines of all topics and threads; NULL restores the

@@ -3,8 +3,8 @@
  * Gradient rules for operators registered at run time.
  *
  * A gradient rule (vector-Jacobian product) reads the gradients of an op's results, saved tensors
- * and plain arguments, and sets the gradient of each argument that needs one. A rule consists of
- * ordinary ops, so it can be differentiated again if these ops can be:
+ * and arguments that are not tensors, and sets the gradient of each argument that needs one. A rule
+ * consists of ordinary ops, so it can be differentiated again if these ops can be:
  *
  *     static ts_status scaled_mul(ts_vjp_call *call)          // y = a * b * s
  *     {
@@ -50,7 +50,7 @@ typedef struct ts_vjp_opts {
 /**
  * Registers an op's gradient rule, for calls that are recorded from now on; replaces an earlier
  * rule. The op itself may be registered later.
- * @param opts  NULL: the rule reads only gradients and plain arguments
+ * @param opts  NULL: the rule reads no saved tensors
  * Errors: TS_ERR_NULL (no name, no rule), TS_ERR_VALUE (size), TS_ERR_REGISTRY (invalid name),
  * TS_ERR_MEMORY.
  */

@@ -45,8 +45,8 @@ typedef struct ts_kernel_opts {
                              allows, such as channels-last; other tensors are packed */
 } ts_kernel_opts;
 
-/** ts_register_kernel() with options; NULL: all zero. TS_ERR_VALUE for an invalid size or bits that
- * are not dtypes. */
+/** ts_register_kernel() with options; opts NULL: all zero. Further errors: TS_ERR_VALUE for an
+ *  invalid opts->size or bits that are not dtypes. */
 TS_API ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
                                        const ts_kernel_opts *opts, ts_registration **out);
 
@@ -79,8 +79,9 @@ typedef struct ts_operand {
 } ts_operand;
 
 /** The iteration space of a pointwise kernel. Dims of size 1 are removed, and neighbouring dims are
- *  merged if all operands allow it. Contiguous operands give one dim. Dims are in the order of the
- *  result's strides, except for ops that draw random numbers, which keep the result's order. */
+ *  merged if all operands allow it. Contiguous operands give one dim. Dims are sorted by the
+ *  result's strides. Exception: for ops that draw random numbers, they are in the order of the
+ *  result's dims, because the index of an element selects its random number. */
 typedef struct ts_space {
     int ndim;                     /**< at least 1 */
     int operands;                 /**< used entries of operand; operand[0] is the result */
@@ -138,7 +139,7 @@ typedef struct ts_attention {
                                                        packed */
     int64_t depth, value_depth;                   /**< sizes of the last dim: D of query and key,
                                                        E of value */
-    int64_t left, right;                          /**< window: row i sees the keys from
+    int64_t left, right;                          /**< window: query row i sees the keys from
                                                        i + keys - rows - left to
                                                        i + keys - rows + right; rows + keys means
                                                        no bound. In a packed batch and with
@@ -176,8 +177,8 @@ typedef struct ts_convolution {
  *  TS_ERR_STATE. */
 TS_API ts_convolution ts_kernel_convolution(const ts_frame *frame);
 
-/** Which input indices output index o of a dim reads; in and out are the dim's sizes. The weights
- *  of the elements read sum to 1 unless stated otherwise. */
+/** The input indices that output index o of a dim reads; in and out are the sizes of the dim in the
+ *  input and the output. The weights of the elements read sum to 1 unless stated otherwise. */
 typedef enum ts_axis_map {
     TS_AXIS_WINDOW,    /**< o * stride - padding + k * dilation for 0 <= k < kernel, if inside the
                             dim. All weights are 1 if `sum` is set, else 1 / n: n is the number of

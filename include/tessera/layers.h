@@ -3,12 +3,13 @@
  * Debugging layers: a finder of NaN and infinity, a logger of shapes and dtypes, a checker of
  * determinism, a counter of work.
  *
- * Each is a dispatch layer above the backends and below autograd. It sees all ops that run, after
- * autocast, including the ops of backward. One call switches a layer on or off for the calling
- * thread or, except for the counter of work, for all threads. Errors of these calls: TS_ERR_VALUE
- * for an invalid scope, TS_ERR_REGISTRY if no dispatch key is free, TS_ERR_MEMORY. The environment
- * variable TS_LAYERS=nan,shapes,determinism switches these layers on for all threads when the
- * library loads; their reports then go to stderr, until ts_layers_report_to() is called.
+ * Each is a dispatch layer above the backends and below autograd. It sees all ops that run, with
+ * the dtypes that autocast chose, including the ops of backward. One call switches a layer on or
+ * off for the calling thread or, except for the counter of work, for all threads. Errors of these
+ * calls: TS_ERR_VALUE for an invalid scope, TS_ERR_REGISTRY if no dispatch key is free,
+ * TS_ERR_MEMORY. The environment variable TS_LAYERS=nan,shapes,determinism switches these layers on
+ * for all threads when the library loads; their reports then go to stderr, until
+ * ts_layers_report_to() is called.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_LAYERS_H
@@ -30,8 +31,8 @@ typedef enum ts_layer_scope {
 typedef struct ts_layer_report {
     const char *layer;     /**< "nan", "shapes" or "determinism" */
     const ts_frame *frame; /**< the call, with its results */
-    const char *text;      /**< one line: the call with shapes and dtypes, the finding, the call
-                                site */
+    const char *text;      /**< one line: the call with shapes and dtypes, the problem found, if
+                                any, and the call site */
     const void *site;      /**< return address of the public function
                                 that was called; may be NULL */
 } ts_layer_report;

@@ -3,10 +3,10 @@
  * Profiles: whether computation, memory bandwidth or overhead limits a program, compared with
  * ceilings that ts_prof_calibrate() measures on the machine.
  *
- * A profile has one row for each combination of op, layer, scope and class of shapes: number of
- * calls, self time (without inner calls), floating-point operations, and the fewest bytes that the
- * calls must move. The rows sum to the wall time. `TS_PROF=1 ./program` profiles any program
- * without a change; see docs/profile.md.
+ * A profile has one row for each combination of op, layer, scope and class of shapes. A row has the
+ * number of calls, their self time (without inner calls), their floating-point operations, and the
+ * fewest bytes that they must move. The rows sum to the wall time. `TS_PROF=1 ./program` profiles
+ * any program without a change; see docs/profile.md.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_PROFILE_H
@@ -27,15 +27,16 @@ typedef struct ts_prof_opts {
     size_t size;        /**< sizeof(ts_prof_opts) */
     int64_t first_step; /**< first recorded step; 0 or 1: record from the start */
     int64_t last_step;  /**< last recorded step; 0: record until ts_prof_stop() */
-    bool trace;         /**< also record each single call, in 64 bytes, up to 256 MiB for all
-                             threads; further calls are counted as lost */
+    bool trace;         /**< also record each single call, in 64 bytes of memory per call, up to
+                             256 MiB for all threads; further calls are counted as lost */
     bool memory;        /**< also record when the memory of tensors is allocated and freed, except
                              of CPU tensors of at most 1 KiB */
     bool ranges;        /**< also mark scopes and steps as ranges for external tools (NVTX, NVIDIA
                              Tools Extension), if a loaded backend has profile_range() */
     bool detail;        /**< divide the time of a backend's row into shape rule, allocation, casts
                              and kernel */
-    bool flight;        /**< with trace: each thread keeps its latest 65,536 calls, not its first */
+    bool flight;        /**< with trace: each thread keeps its latest 65,536 calls instead of its
+                             first calls */
     /** A schedule, if `active` is above 0: after skip_first steps, cycles of wait, warmup and
      *  active steps follow one another. first_step and last_step are then 0. */
     int64_t skip_first; /**< steps before the first cycle */
@@ -68,7 +69,8 @@ TS_API ts_status ts_prof_stop(void);
 TS_API bool ts_prof_active(void);
 /**
  * Ends a step of the training loop. In a program that never calls it, a step ends at the first op
- * call after an optimizer's update. Steps of one thread count: the first thread that ends one.
+ * call after an optimizer's update. A profile counts the steps of one thread only: the first thread
+ * that ends a step.
  */
 TS_API void ts_prof_step(void);
 /** Opens a scope such as "data" or "attention" for the calling thread, nested in its current scope.
@@ -102,8 +104,8 @@ static inline void ts_prof_leave_block(const bool *entered)
 
 /* ------------------------------------------------------------------------ the machine ---- */
 
-/** Number of buffer sizes of the bandwidth curve in ts_prof_machine: for the CPU 32 KiB times 4^i,
- *  0 <= i < 8 (up to 512 MiB), for another device eight sizes from 2 to 512 MiB. */
+/** Number of buffer sizes for which ts_prof_machine has the bandwidth: for the CPU 32 KiB times
+ *  4^i, 0 <= i < 8 (up to 512 MiB), for another device eight sizes from 2 to 512 MiB. */
 #define TS_PROF_CURVE 8
 
 /** Ceilings of this machine, measured with the number of threads that ops use. */
@@ -120,14 +122,16 @@ typedef struct ts_prof_machine {
                                         measured: they get that of the largest measured size */
     double call_ns;                /**< time of a one-element call in the backend's slot, ns; of
                                         another device than the CPU: the host's time of that call */
-    double entry_ns;               /**< time of such a call before its first slot: boxing */
+    double entry_ns;               /**< time that such a call takes to box its arguments, before its
+                                        first slot, ns */
     double stamp_ns;               /**< cost of one time stamp, ns */
     double record_ns;              /**< cost of recording a call, without its time stamps, ns */
     double measured_at;            /**< time of the measurement, seconds since 1970 */
     double half_flops; /**< of a device: FLOP/s of a bf16 matrix product; of the CPU: 0 */
     double double_flops; /**< FLOP/s of an f64 matrix product; 0: unknown */
-    double kernel_ns;  /**< of a device: time of a one-element kernel and the gap before it, if the
-                            host queues kernels in time; of the CPU: 0 */
+    double kernel_ns;  /**< of a device: time of a one-element kernel and the gap before it while
+                            the host queues kernels faster than the device runs them, ns; of the
+                            CPU: 0 */
 } ts_prof_machine;
 
 /**
@@ -152,8 +156,9 @@ TS_API ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine);
  */
 TS_API ts_status ts_prof_calibrate_device(ts_device device, bool anew, ts_prof_machine *machine);
 
-/* ------------------------------------------------------------------------ its results ---- */
+/* ------------------------------------------------------------------ finished profiles ---- */
 
+/** Formats of ts_profile_write(). */
 typedef enum ts_profile_format {
     TS_PROFILE_TABLES, /**< verdict and tables for a terminal, 100 columns */
     TS_PROFILE_JSON,   /**< all data except the trace; ts_profile_read() reads it */
@@ -162,17 +167,19 @@ typedef enum ts_profile_format {
     TS_PROFILE_FOLDED  /**< folded stacks "program;scope;op;layer ns", for flame graphs */
 } ts_profile_format;
 
-/** How the wall time divides into work and overhead; the verdict follows from these shares. */
+/** The fractions ("shares") of the wall time that work and overhead take, and the verdict that
+ *  follows from them. */
 typedef struct ts_profile_shares {
     size_t size; /**< sizeof(ts_profile_shares), set by the caller */
     double wall_ns; /**< wall time of the profile, ns, summed over threads */
-    /** Shares of the wall time, which sum to 1. compute, memory: ops limited by arithmetic, by
-     *  bandwidth; overhead: dispatch; outside: the program's own code between calls; profiler: the
-     *  profiler's overhead; unknown: ops without a cost formula. */
+    /** Fractions of the wall time, which sum to 1. compute: ops limited by arithmetic; memory: ops
+     *  limited by bandwidth; overhead: dispatch; outside: the program's own code between calls;
+     *  profiler: the profiler's overhead; unknown: ops without a cost formula. */
     double compute, memory, overhead, outside, profiler, unknown;
     const char *verdict; /**< "compute-bound", "memory-bound", "overhead-bound", "outside-bound",
                               "mixed", "unreliable" or "empty"; a string constant */
-    int64_t steps, errors; /**< recorded steps; rows that are faster than a measured ceiling */
+    int64_t steps, errors; /**< steps: recorded steps. errors: rows faster than a measured ceiling,
+                                whose cost or count must be wrong */
 } ts_profile_shares;
 
 /**
@@ -197,8 +204,8 @@ TS_API ts_status ts_profile_get_shares(const ts_profile *profile, ts_profile_sha
 
 /* ----------------------------------------------------------------------- trying advice ---- */
 
-/** Kinds of knobs (ts_knob): what the knob's number means, or what its value `trial` makes the
- *  step function do. */
+/** Kinds of knobs (ts_knob). The kind says what the knob's number is, or what the step function
+ *  does when the number is `trial`. */
 typedef enum ts_knob_kind {
     TS_KNOB_BATCH,    /**< the number of samples in a step; gains are per sample */
     TS_KNOB_PADDING,  /**< a size in matrix products, such as the vocabulary */

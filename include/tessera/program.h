@@ -17,8 +17,8 @@ TS_BEGIN_DECLS
 
 /**
  * Opens a regular file. Any other kind of file (folder, FIFO, socket, device) is TS_ERR_IO; the
- * call never waits for one. The descriptor is above 2, even if standard streams are closed, and is
- * closed on exec. A new file has mode 0666 less the umask.
+ * call never waits for such a file. The descriptor is above 2, even if standard streams are closed,
+ * and is closed on exec. A new file has mode 0666 less the umask.
  * @param function  name of the calling function, with which error messages begin
  * @param flags     those of open(), such as O_WRONLY | O_CREAT
  * @param fd        receives the descriptor, owned by the caller; -1 if the file cannot be opened
@@ -61,8 +61,8 @@ TS_API void ts_c_locale_leave(void **previous);
 
 /**
  * Reads a decimal integer from least to most; text has digits after an optional minus sign, and
- * nothing else. Otherwise TS_ERR_VALUE, whose message has `name`, the range and the text, and
- * *value is unchanged. TS_ERR_NULL.
+ * nothing else. Any other text is TS_ERR_VALUE, with `name`, the range and the text in the message;
+ * *value is then unchanged. Further error: TS_ERR_NULL.
  */
 TS_API ts_status ts_parse_int(const char *name, const char *text, int64_t least, int64_t most,
                               int64_t *value);
@@ -93,10 +93,10 @@ typedef struct ts_argument {
 
 /**
  * Reads a command line. Options are --name (a flag), --name VALUE or --name=VALUE, in any order. A
- * word that begins with '-' and is longer is an option, except after "--"; a VALUE that begins with
- * "--" needs the form with '='. Positional arguments come in the order of their entries. --help
- * prints `about` and all arguments, with the variables' values as the defaults. A mistake in the
- * command line is printed to stderr with the usage.
+ * word of two or more characters that begins with '-' is an option, except after the word "--". A
+ * VALUE that begins with "--" needs the form with '='. Positional arguments come in the order of
+ * their entries. --help prints `about` and all arguments, with the variables' values as the
+ * defaults. A mistake in the command line is printed to stderr with the usage.
  * @param about      description of the program, as whole lines
  * @param arguments  n descriptions, n <= 64
  * @param status     receives main()'s result for a program that ends here: 0 after --help (1 if the
