@@ -1,6 +1,6 @@
 /**
- * @file dataset.h  Datasets, from whose samples a loader (loader.h) makes batches, and random
- * augmentation of images.
+ * @file dataset.h  Datasets, and random augmentation of images. A dataset gives samples by index; a
+ * loader (loader.h) makes batches of them.
  *
  * A dataset is a struct of two functions:
  *

@@ -16,7 +16,7 @@ TS_BEGIN_DECLS
 
 /**
  * x · weightᵀ + bias: (..., in) -> (..., out). Parameters "weight" (out, in) and, if `bias`, "bias"
- * (out), uniform within 1 / sqrt(in), as torch.nn.Linear.
+ * (out), uniform between -1 / sqrt(in) and 1 / sqrt(in), as torch.nn.Linear.
  */
 TS_API ts_module *ts_linear_new(int64_t in, int64_t out, bool bias);
 
@@ -24,7 +24,7 @@ TS_API ts_module *ts_linear_new(int64_t in, int64_t out, bool bias);
  * Convolution over nkernel spatial dims, 1 to 3: (N, in, spatial dims) -> (N, out, spatial dims),
  * or one sample without N. ts_conv_new(64, 128, TS_SIZES(3, 3), true, &opts) is a 3 × 3
  * convolution. Parameters "weight" (out, in / groups, kernel) and, if `bias`, "bias" (out), uniform
- * within 1 / sqrt(in / groups · elements of the kernel), as torch.nn.Conv2d.
+ * between -b and b, where b = 1 / sqrt(in / groups · elements of the kernel), as torch.nn.Conv2d.
  * @param in, out  multiples of opts->groups
  * @param kernel   nkernel sizes of the window
  * @param opts     copied; NULL for stride 1, no padding and one group. Its other fields are checked
@@ -32,9 +32,9 @@ TS_API ts_module *ts_linear_new(int64_t in, int64_t out, bool bias);
  */
 TS_API ts_module *ts_conv_new(int64_t in, int64_t out, const int64_t *kernel, int nkernel,
                               bool bias, const ts_conv_opts *opts);
-/** Transposed convolution, with the same arguments and shapes. "weight" (in, out / groups, kernel)
- *  and "bias" (out), uniform within 1 / sqrt(out / groups · elements of the kernel), as
- *  torch.nn.ConvTranspose2d. */
+/** Transposed convolution; arguments and shapes as for ts_conv_new(). Parameters "weight"
+ *  (in, out / groups, kernel) and, if `bias`, "bias" (out), uniform between -b and b, where
+ *  b = 1 / sqrt(out / groups · elements of the kernel), as torch.nn.ConvTranspose2d. */
 TS_API ts_module *ts_conv_transpose_new(int64_t in, int64_t out, const int64_t *kernel,
                                         int nkernel, bool bias, const ts_conv_opts *opts);
 
@@ -92,8 +92,9 @@ typedef struct ts_multihead_opts {
  */
 TS_API ts_module *ts_multihead_new(int64_t width, int64_t heads, const ts_multihead_opts *opts);
 
-/** A module that runs its children in the order in which they were added, each on the result of the
- *  one before. Their names are "0", "1", ... Without children, the result is x itself. */
+/** A module that runs its children in the order in which they were added: the first child on x,
+ *  each other child on the result of the previous child. The children's names are "0", "1", ...
+ *  Without children, the result is x itself. */
 TS_API ts_module *ts_sequential_new(void);
 /** Adds a child and takes ownership of it; ownership after an error, and errors, as
  *  ts_module_add(). */

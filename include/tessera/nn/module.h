@@ -36,9 +36,10 @@
 
 TS_BEGIN_DECLS
 
+/** One module of a model. */
 typedef struct ts_module ts_module;
 
-/** A kind of module; must live at least as long as its modules. */
+/** A kind of module. The struct must live at least as long as the modules of this type. */
 typedef struct ts_module_type {
     size_t size;         /**< sizeof(ts_module_type) */
     const char *name;    /**< "Linear", for messages; 1 to 511 printable ASCII characters without

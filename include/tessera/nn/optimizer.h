@@ -20,8 +20,10 @@
 
 TS_BEGIN_DECLS
 
+/** Groups of parameters with their state and hyperparameters. */
 typedef struct ts_optimizer ts_optimizer;
 
+/** The update rule of an optimizer. */
 typedef enum ts_optimizer_kind { TS_SGD, TS_ADAM, TS_ADAMW } ts_optimizer_kind;
 
 /** Hyperparameters of a group; may be changed between steps. ops/optim.h has the formulas and
@@ -31,8 +33,8 @@ typedef struct ts_group_opts {
     size_t size; /**< sizeof(ts_group_opts) */
     double lr;
     double weight_decay; /**< SGD, Adam: added to the gradient; AdamW: decoupled */
-    double momentum;     /**< SGD; must stay 0 in a group added with 0, which has no momentum
-                              buffers: otherwise a step is TS_ERR_NULL */
+    double momentum;     /**< SGD. A group that was added with momentum 0 has no momentum buffers;
+                              if momentum is not 0 later, a step fails with TS_ERR_NULL */
     double dampening;    /**< SGD */
     bool nesterov;       /**< SGD */
     double beta1, beta2, eps; /**< Adam, AdamW */
@@ -50,7 +52,7 @@ TS_API ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind);
  *  the caller, NULL on failure. */
 TS_API ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind,
                                       const ts_group_opts *opts);
-/** Releases parameters and state. NULL-safe. */
+/** Frees an optimizer with its state and releases the parameters. NULL-safe. */
 TS_API void ts_optimizer_free(ts_optimizer *o);
 
 /**
@@ -69,8 +71,8 @@ TS_API ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *name
 /** Returns true to select a parameter, given its dotted name. */
 typedef bool (*ts_parameter_filter)(void *ctx, const char *name, ts_tensor *parameter);
 /** Adds a group of the parameters of m that are in no group yet and that `wanted` selects, such as
- *  all weights but not the biases. The group is empty if there are none. Errors as
- *  ts_optimizer_add_group(); one that does not require grad must not be selected.
+ *  all weights but not the biases. The group is empty if there are none. `wanted` must
+ *  not select a parameter that does not require grad. Errors as ts_optimizer_add_group().
  *  @param wanted  called with ctx; NULL: selects all */
 TS_API ts_status ts_optimizer_add_group_where(ts_optimizer *o, const ts_module *m,
                                               ts_parameter_filter wanted, void *ctx,

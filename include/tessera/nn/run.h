@@ -64,7 +64,7 @@ TS_API ts_status ts_run_settings(const ts_run *run, const char *const *names, co
  */
 TS_API ts_csv *ts_run_log(const ts_run *run, const char *const *columns, int ncolumns,
                           int64_t last_step);
-/** Ends this process's hold on the folder; see ts_run_open() for forked children. NULL-safe. */
+/** Frees a run and ends this process's share of the lock (see ts_run_open()). NULL-safe. */
 TS_API void ts_run_close(ts_run *run);
 
 TS_END_DECLS

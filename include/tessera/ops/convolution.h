@@ -1,9 +1,10 @@
 /**
  * @file convolution.h
  * Convolutions over 1 to 3 spatial dims, with groups, and transposed convolutions, as PyTorch's.
- * Input, weight and bias have one dtype: f64, f32, or bf16 or f16, summed in f32, rounded once. The
- * result is channels-last, (N, spatial dims, C) in memory, if input or weight is, else contiguous.
- * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY.
+ * Input, weight and bias have one dtype: f64, f32, bf16 or f16. bf16 and f16 are summed in f32, and
+ * each sum is rounded once. The result is channels-last, (N, spatial dims, C) in memory, if input
+ * or weight is, else contiguous. Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_VALUE,
+ * TS_ERR_NULL, TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_CONVOLUTION_H

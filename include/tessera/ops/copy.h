@@ -1,4 +1,4 @@
-/** @file copy.h  Copies, conversions, values out of tensors. */
+/** @file copy.h  Conversions of layout, copies of values to host memory, printing. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_COPY_H
 #define TESSERA_OPS_COPY_H

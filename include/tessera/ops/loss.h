@@ -1,6 +1,7 @@
 /**
- * @file loss.h  Options of losses, and the loss with its gradient. generated.h has the family's
- * common contract.
+ * @file loss.h  Options of losses, cross entropy over the last dim, and cross entropy that computes
+ * its gradient in place. The comment at the section loss of generated.h (dtypes, shapes, errors)
+ * applies here too.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_LOSS_H
@@ -25,8 +26,8 @@ typedef struct ts_loss_opts {
     size_t size;                 /**< sizeof(ts_loss_opts) */
     ts_reduction reduction;
     const int64_t *ignore_index; /**< positions with this class as target are ignored; NULL: -100 */
-    double label_smoothing;      /**< share of the target that is spread evenly over all classes,
-                                      0 to 1 */
+    double label_smoothing;      /**< fraction of the target's probability that is spread evenly
+                                      over all classes, 0 to 1 */
     const double *beta;          /**< smooth_l1_loss (beta >= 0) and huber_loss (beta > 0) are
                                       quadratic for |self - target| below beta, linear above;
                                       NULL: 1 */
@@ -44,8 +45,8 @@ TS_API ts_tensor *ts_cross_entropy_last(ts_tensor *self, ts_tensor *target);
  *  or (...) for TS_REDUCTION_NONE. */
 TS_API ts_tensor *ts_cross_entropy_last_ex(ts_tensor *self, ts_tensor *target,
                                            const ts_loss_opts *opts);
-/** ts_cross_entropy_grad() in place: overwrites the logits in self with the gradient. Returns the
- *  loss, f32 for bf16 and f16. */
+/** ts_cross_entropy_grad() in place: overwrites the logits in self with the gradient. Unlike
+ *  ts_cross_entropy_grad(), returns the loss, f32 for bf16 and f16. */
 TS_API ts_tensor *ts_cross_entropy_grad_(ts_tensor *self, ts_tensor *target,
                                          const ts_loss_opts *opts);
 

@@ -1,5 +1,6 @@
 /**
- * @file norm.h  Normalisation with options. generated.h has the family's common contract.
+ * @file norm.h  Layer and RMS normalisation. The comment at the section norm of generated.h
+ * (dtypes, errors) applies here too.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_NORM_H

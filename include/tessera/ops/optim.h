@@ -1,6 +1,8 @@
 /**
  * @file optim.h
- * Update rules over lists of tensors: one call, one pass over memory, no dispatch per tensor.
+ * Update rules of optimizers, and other functions over lists of tensors. A call visits the
+ * dispatcher once for the whole list and passes over memory once. nn/optimizer.h calls these
+ * functions.
  *
  * Lists are arrays of n floating tensors on one device. grads[i] and the states of params[i] have
  * the sizes and dtype of params[i], with two exceptions: the state of a bf16 or f16 parameter may
@@ -20,8 +22,8 @@
 TS_BEGIN_DECLS
 
 /**
- * Device-side skip flag: a step is skipped without a host sync. Tensors are f32 on the device of
- * the parameters. A caller sets both fields.
+ * A flag on the device that skips a step, so that the host need not wait. Tensors are f32 on the
+ * device of the parameters. A caller sets both fields.
  */
 typedef struct ts_step_guard {
     ts_tensor *found;           /**< flag of one element, such as the result of ts_unscale_(). If it

@@ -1,6 +1,6 @@
 /**
- * @file slice.h  Handwritten functions for parts of a tensor. generated.h has the family's common
- * contract.
+ * @file slice.h  Functions for parts of a tensor, besides those of generated.h. The comment at its
+ * section view (views, negative dims, errors) applies here too.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_SLICE_H
