@@ -30,7 +30,7 @@ TS_BEGIN_DECLS
 
 /**
  * Version of struct ts_backend and of kernel.h. While it is 0, a backend must have been built with
- * the same headers: version and struct_size must be equal.
+ * the library's headers: abi_version and struct_size must be equal to the library's.
  */
 #define TS_BACKEND_ABI 0u
 
@@ -58,13 +58,14 @@ typedef struct ts_part_pair {
  *
  * - Pointwise calls, with a result of the group's sizes.
  * - Calls by rows (ts_kernel_row_dims() is not 0), with an argument 0 of the group's sizes. A row
- *   has the same number of last dims in all of them. Each tensor of the group is then contiguous
- *   along a row or has one element per row, results of pointwise calls included. No call of the
- *   group reads a result that is a sum over rows or that lacks the dims of a row.
+ *   consists of the last dims; their number is the same in all these calls. Each tensor of the
+ *   group is then contiguous along a row or has one element per row, results of pointwise calls
+ *   included. No call of the group reads a result that is a sum over rows or that lacks the dims of
+ *   a row.
  * - Only in groups without calls by rows: reductions (ts_kernel_row_dims() is 0) of the same
  *   adjacent dims and dtype, with an argument 0 of the group's sizes. Such a group may also have
- *   pointwise calls whose tensors have the sizes of the reductions' results, except for dims of
- *   size 1, or one element.
+ *   pointwise calls whose tensors have one element or the sizes of the reductions' results,
+ *   where dims of size 1 do not count.
  * - Only as the first call: a product. All other calls are then its epilogue
  *   (ts_backend.epilogue_cost).
  *
@@ -124,7 +125,7 @@ typedef struct ts_device_record {
  * Functions of a backend. Each gets the struct's `state`; `device` is a device's index. Several
  * threads may call them at the same time. Functions that return ts_status record errors with
  * ts_error_set(). A function marked "(optional: ...)" may be NULL; the text after the colon says
- * how the library then behaves.
+ * how the library then behaves. A function marked "(required with f)" must not be NULL if f is not.
  *
  * Only the backend dereferences a memory address: the library adds byte offsets to it (views) and
  * passes it on. Sizes are in bytes, above 0. Copies are queued in order on a stream. A copy from

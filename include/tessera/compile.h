@@ -17,9 +17,10 @@
  * optimizer) and does not run them. When the function returns or reads a value, the library looks
  * for a plan, makes one if there is none, and runs the recording by the plan.
  *
- * On the CPU a plan may be too small to repay its recording; for some plans the library times both
- * ways of running. If a plan does not gain, most later calls run eagerly, without a recording, and
- * ts_explain() says so. The library does not do so with fullgraph, graph or replay.
+ * On the CPU a plan may be too small to repay its recording; for some plans the library times calls
+ * with and without the plan. If a plan does not gain, most later calls run eagerly, without a
+ * recording, and ts_explain() says so. With fullgraph, graph or replay, every call is recorded or
+ * replayed.
  *
  * A plan says how to run all recordings of one structure: equal ops, sizes, strides, dtypes,
  * integers and flags. Floating-point numbers, seeds and step counts may differ. A read of a value,

@@ -1,5 +1,7 @@
 /**
- * @file training.h  The state of a training run that must be saved to continue with the same bits.
+ * @file training.h  Checkpoints of a training run. ts_training_save() writes the state that the run
+ * needs to continue with the same bits. A program calls ts_training_resume() once before its loop
+ * of steps, and ts_training_save() after a step.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_TRAINING_H
@@ -36,16 +38,16 @@ typedef struct ts_training {
  * - the state of the calling thread's random generator
  * - the run's id
  *
- * Errors: those of ts_checkpoint_save(), ts_module_state_dict(),
- * ts_optimizer_state() and ts_ema_state(), and TS_ERR_VALUE (size).
+ * Errors: those of ts_checkpoint_save(), ts_module_state_dict(), ts_optimizer_state() and
+ * ts_ema_state(), and TS_ERR_VALUE (size).
  */
 TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
 /**
  * Loads the newest valid checkpoint under dir (see ts_checkpoint_find()) into *training, which must
  * have the structure of the saved run. The function reads and verifies the whole checkpoint
- * first. Names, sizes or numbers that do not match are TS_ERR_VALUE. If the checkpoint lacks a
- * whole part, such as the averages, or a number of the optimizer, the error is TS_ERR_INDEX. After
- * an error the parts of *training are as before.
+ * before it changes *training. Names, sizes or numbers that do not match are TS_ERR_VALUE. If the
+ * checkpoint lacks a whole part, such as the averages, or a number of the optimizer, the error is
+ * TS_ERR_INDEX. After an error the parts of *training are as before.
  * @param text  receives one line about the loaded checkpoint and the reasons why newer ones were
  *              skipped, with paths escaped, cut to text_size - 1 bytes; may be NULL
  * @return TS_OK; TS_ERR_STATE if there is no checkpoint, if the newest one does not belong to

@@ -1,6 +1,6 @@
 /**
  * @file factory.h  Functions that make tensors of given values, besides those of generated.h. The
- * comment at its section factory (errors, default device) applies here too.
+ * section factory of generated.h states their errors.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_FACTORY_H

@@ -1,6 +1,6 @@
 /**
- * @file index.h  Functions that read by index tensors, besides those of generated.h. The comment at
- * its section index (dtypes, errors) applies here too.
+ * @file index.h  A function that reads by an index tensor, besides those of generated.h. The
+ * section index of generated.h states the dtypes and errors.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_INDEX_H

@@ -1,6 +1,6 @@
 /**
- * @file view.h  Views, besides those of generated.h. The comment at its section view (negative
- * dims, errors) applies here too.
+ * @file view.h  Views, besides those of generated.h. The section view of generated.h explains
+ * negative dims and states the errors.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_VIEW_H
