@@ -85,7 +85,8 @@ TS_API void ts_error_clear(void);
 TS_API void ts_error_print(void);
 /**
  * Records a failure of user code as the root failure, which propagates like a library failure. The
- * message is cut to 1,199 bytes and escaped as by ts_escape_text(), except line feeds and tabs.
+ * message is cut to 1,199 bytes and escaped as by ts_escape_text() (program.h), except line feeds
+ * and tabs.
  * @return status, so that a function can `return ts_error_set(TS_ERR_VALUE, "...", ...)`;
  *         TS_ERR_INTERNAL if status is TS_OK
  */
@@ -379,10 +380,10 @@ typedef struct ts_scope {
 TS_API int ts_scope_enter(ts_scope *scope, const char *place);
 /**
  * Ends a scope; TS_SCOPE calls it at the end of its block. Releases the scope's temporaries, and
- * those of inner scopes that a jump or an exception skipped. Restores the key masks, grad mode and
- * autocast regions that the thread had when the scope opened. For a scope that did not open
- * (ts_scope_enter()) it does nothing. If the scope was ended before or belongs to another thread,
- * it only records TS_ERR_STATE; for NULL, TS_ERR_NULL.
+ * those of inner scopes that a jump or an exception skipped. Restores the dispatcher's key
+ * masks, grad mode and autocast regions that the thread had when the scope opened. For a scope that
+ * did not open (ts_scope_enter()) it does nothing. If the scope was ended before or belongs to
+ * another thread, it only records TS_ERR_STATE; for NULL, TS_ERR_NULL.
  */
 TS_API void ts_scope_leave(ts_scope *scope);
 
@@ -400,7 +401,8 @@ TS_API void ts_scope_leave(ts_scope *scope);
 /** Moves t from the innermost scope to its parent; a tensor that the innermost scope does not own
  *  keeps its owner. Returns t, or NULL with TS_ERR_STATE if t was released. NULL-safe. */
 TS_API ts_tensor *ts_keep(ts_tensor *t);
-/** Releases the scope's reference to t before the scope ends. Does nothing if no scope owns t.
+/** Releases the reference of the scope that owns t, before that scope ends. Does nothing if no
+ *  scope owns t.
  *  Records TS_ERR_STATE if t was released already. NULL-safe. */
 TS_API void ts_drop(ts_tensor *t);
 /** Adds a reference for an object that holds t. Returns t, or NULL with TS_ERR_STATE if t was

@@ -42,7 +42,7 @@ TS_API ts_safetensors *ts_safetensors_open(const char *path, const ts_safetensor
 /** Closes the file; tensors that were loaded stay. NULL-safe. */
 TS_API void ts_safetensors_close(ts_safetensors *st);
 
-/* If st is NULL, these functions return what an empty file gives, without an error. */
+/* If st is NULL, these functions return the same as for an empty file, without an error. */
 /** Number of tensors. Their indices follow the order of their data in the file. */
 TS_API int64_t ts_safetensors_count(const ts_safetensors *st);
 /** Index of the tensor of that name; -1, without an error, if there is none. */
@@ -152,10 +152,11 @@ typedef struct ts_png_opts {
     size_t size;        /**< sizeof(ts_png_opts) */
     int channels;       /**< C: 1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha; 0: as in the file,
                              where a palette is RGB and transparent colours (tRNS) add alpha */
-    bool indices;       /**< return the integers that the file stores for a palette or grey image,
+    bool indices;       /**< for a palette or grey image, return the integers that the file stores,
                              such as the classes of a mask: palette indices, or grey values without
-                             alpha and without scaling, (1, H, W), i32 if they have 16 bits and
-                             else u8; `channels` is ignored. No effect on RGB images */
+                             alpha and without scaling. The result is (1, H, W), i32 if the values
+                             have 16 bits, else u8; `channels` is ignored. No effect on RGB
+                             images */
     int64_t max_pixels; /**< limit of H * W, up to 2^40; larger images are TS_ERR_FORMAT; 0: 2^26 */
 } ts_png_opts;
 /**

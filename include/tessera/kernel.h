@@ -28,19 +28,19 @@ TS_BEGIN_DECLS
 typedef struct ts_kernel_opts {
     size_t size;        /**< sizeof(ts_kernel_opts) */
     const char *schema; /**< schema that the kernel was written for; NULL skips the check */
-    uint32_t dtypes;    /**< bits of the compute dtypes that it supports; 0: all. If it supports f32
-                             and not bf16 or f16, calls in these run in f32 on copies, except
-                             conversions and ops that write an argument. Calls in other dtypes run
-                             on the CPU if the backend has TS_BACKEND_CPU_FALLBACK; otherwise they
-                             are TS_ERR_DTYPE */
+    uint32_t dtypes;    /**< bits of the compute dtypes that the kernel supports; 0: all. If it
+                             supports f32, the library runs calls in an unsupported bf16 or f16
+                             with f32 copies, except conversions and ops that write an argument.
+                             Other calls in unsupported dtypes run on the CPU if the backend has
+                             TS_BACKEND_CPU_FALLBACK; otherwise they are TS_ERR_DTYPE */
     bool strided;       /**< accepts any strides. If false, the library copies tensors that are not
                              contiguous before the call, except arguments that the op writes and
                              members of lists. Kernels of pointwise ops get any strides in either
                              case (ts_kernel_space()) */
     bool converts;      /**< accepts tensors on its device whose dtype is not the compute dtype, and
                              rounds their elements to the compute dtype. If false, the library
-                             casts such tensors before the call. In either case it may cast a small
-                             tensor that is broadcast to a large result */
+                             casts such tensors before the call. In either case the library may cast
+                             a small tensor that is broadcast to a large result */
     bool layouts;       /**< accepts tensors, and fills new results, in layouts that the shape rule
                              allows, such as channels-last; other tensors are packed */
 } ts_kernel_opts;
@@ -241,9 +241,9 @@ typedef struct ts_window_axis {
  * With form -1, the source is x and the target y: there is one window for each position of y. The
  * gradient of the weight is the product of these windows with y's gradient.
  *
- * With form >= 0, the source is y and the target x. Two positions of x are in the same form if
- * their distance is a multiple of the stride: their windows have the same taps (possibly none). A
- * kernel computes x with one product per form.
+ * With form >= 0, the source is y and the target x. A form is a class of positions of x: two
+ * positions have the same form if their distance is a multiple of the stride. Their windows have
+ * the same taps (possibly none), so a kernel computes x with one product per form.
  * @param form  -1, or 0 to ts_kernel_window_forms() - 1
  * Errors, with all windows 0: TS_ERR_NULL, TS_ERR_STATE for another op, TS_ERR_VALUE (form).
  */

@@ -140,9 +140,9 @@ TS_API ts_status ts_module_remove_forward_hook(ts_module *m, int64_t id);
 
 /**
  * Runs a forward pass of x without recording gradients and prints a line for each module: its path,
- * type, the sizes of its last result ("-" if the pass did not run it by ts_forward()), its own
- * parameters, and the FLOPs of its calls and those of its children. Work of ops without a cost is
- * not counted.
+ * type, the sizes of its last result ("-" if the pass did not run it by ts_forward()), the number
+ * of its own parameters, and the FLOPs of its calls and those of its children. Work of ops without
+ * a cost is not counted.
  * Errors: those of the pass, TS_ERR_NULL, TS_ERR_STATE while a module of the tree runs, TS_ERR_IO,
  * TS_ERR_MEMORY.
  */
