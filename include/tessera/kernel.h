@@ -30,7 +30,8 @@ typedef struct ts_kernel_opts {
     const char *schema; /**< schema that the kernel was written for; NULL skips the check */
     uint32_t dtypes;    /**< bits of the compute dtypes that the kernel supports; 0: all. If it
                              supports f32, the library runs calls in an unsupported bf16 or f16
-                             with f32 copies, except conversions and ops that write an argument.
+                             with f32 copies, except conversions, ops that write an argument, and
+                             calls with bf16 or f16 tensors in a list.
                              Other calls in unsupported dtypes run on the CPU if the backend has
                              TS_BACKEND_CPU_FALLBACK; otherwise they are TS_ERR_DTYPE */
     bool strided;       /**< accepts any strides. If false, the library copies tensors that are not

@@ -31,8 +31,9 @@ typedef enum ts_optimizer_kind { TS_SGD, TS_ADAM, TS_ADAMW } ts_optimizer_kind;
  *  default. */
 typedef struct ts_group_opts {
     size_t size; /**< sizeof(ts_group_opts) */
-    double lr;
-    double weight_decay; /**< SGD, Adam: added to the gradient; AdamW: decoupled */
+    double lr;           /**< learning rate */
+    double weight_decay; /**< SGD, Adam: weight_decay * parameter is added to the gradient; AdamW:
+                              decoupled, it scales the parameter itself */
     double momentum;     /**< SGD. A group that was added with momentum 0 has no momentum buffers;
                               if momentum is not 0 later, a step fails with TS_ERR_NULL */
     double dampening;    /**< SGD */
@@ -48,8 +49,8 @@ TS_API ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr);
  *  TS_ERR_MEMORY. */
 TS_API ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind);
 /** Makes an optimizer with one group, all parameters of m, which must require grad; see
- *  ts_optimizer_add_group(). To leave out frozen ones, use ts_optimizer_add_group_where(). Owned by
- *  the caller, NULL on failure. */
+ *  ts_optimizer_add_group(). To leave out frozen parameters, use ts_optimizer_add_group_where().
+ *  Owned by the caller, NULL on failure. */
 TS_API ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind,
                                       const ts_group_opts *opts);
 /** Frees an optimizer with its state and releases the parameters. NULL-safe. */

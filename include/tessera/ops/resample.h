@@ -37,7 +37,8 @@ typedef struct ts_interpolate_opts {
                                  it. Set either sizes or scale_factor */
     ts_interpolation mode;
     bool align_corners;     /**< true: the centers of the first and last elements are aligned;
-                                 false: the edges of the image. false for TS_NEAREST */
+                                 false: the edges of the image. Must be false for
+                                 TS_NEAREST */
 } ts_interpolate_opts;
 
 /**
