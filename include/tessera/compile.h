@@ -75,9 +75,9 @@ TS_API ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts 
 /**
  * Makes a compiled function that runs the eager kernels of fn as one device graph: ts_compile()
  * with fullgraph, graph, replay, no groups and no recomputation. The first two calls run fn, the
- * third captures, and each later call is one launch. Anything that prevents this is an error that
- * names the op call and its site: a read of a value, an op whose result sizes depend on values, a
- * kernel that waits for the device, a number that changes without a declared source
+ * third call captures the graph, and each later call is one launch. Anything that prevents this is
+ * an error that names the op call and its site: a read of a value, an op whose result sizes depend
+ * on values, a kernel that waits for the device, a number that changes without a declared source
  * (ts_number_from()), a tensor that fn keeps without ts_replaces().
  * Errors: as ts_compile(). The calls have the errors of ts_compiled_call() with these options.
  */
@@ -90,8 +90,9 @@ TS_API void ts_compiled_free(ts_compiled *compiled);
  * direct call of fn, except for the last bits in the cases that docs/compile.md lists. Temporaries
  * of fn are released when it returns, as if it opened a scope. Inside another compiled call, or
  * inside ts_trace(), fn runs as a part of that call; inside a kernel it runs eagerly. The
- * environment variable TS_COMPILE stops before a stage: off makes fn run eagerly; trace runs the
- * recorded calls one by one; lower also drops and moves calls; fuse also makes pointwise groups.
+ * environment variable TS_COMPILE names the last stage that runs. off: fn runs eagerly; trace: the
+ * recorded calls run one by one; lower: calls are also dropped and moved; fuse: pointwise groups
+ * are also made; full, the default: all stages.
  * @param inputs   ninputs tensors, passed to fn; TS_NONE is an error
  * @param outputs  receives noutputs tensors in the innermost scope; fn may return TS_NONE. NULL
  *                 after an error. Inputs and outputs may be in one array
@@ -180,11 +181,11 @@ typedef struct ts_compile_stats {
     int64_t fused_bytes; /**< newest plan: bytes that its calls move with its groups */
     double compile_ms;  /**< time spent making plans, ms */
     int64_t captures;   /**< captures of plans as device graphs, repeated ones included */
-    int64_t replays;    /**< recordings that ran as a device graph */
+    int64_t replays;    /**< recordings that ran as a device graph (option graph) */
     int64_t replaced;   /**< calls captured again before a launch of their device graph because a
                              number or an address had changed */
     int64_t launches;   /**< kernel launches in the newest device graph */
-    int64_t skipped;    /**< calls that ran without the function (option replay) */
+    int64_t skipped;    /**< calls that were replayed without the function (option replay) */
     int64_t verified;   /**< calls that ran the function for a comparison (option verify) */
     int64_t kernels;    /**< kernels compiled for groups on devices other than the CPU */
     int64_t kernels_read; /**< kernels for such groups that were read from disk */

@@ -44,7 +44,7 @@ TS_API int64_t ts_run_id(const ts_run *run);
 /**
  * Stores the settings of a run that must not change when it is resumed, such as options that
  * determine sizes of its model or its batches. For a new run, writes them to DIR/settings.json. For
- * a resumed run, compares those that the file has; a missing file is no error.
+ * a resumed run, compares the settings that the file has; a missing file is no error.
  * @param names   n names, such as "--batch", of 1 to 63 printable ASCII characters without blanks,
  *                '"' and '\\'
  * @param values  n numbers

@@ -165,9 +165,10 @@ TS_API ts_tensor *ts_to_device(ts_tensor *self, ts_device device);
 
 /* ---------------------------------------------------------------------------------- view ---- */
 /*
- * Views: tensors with other sizes and strides over the same memory. Only ts_reshape() and
- * ts_flatten() copy, and only if the strides do not allow a view. A write through a view changes
- * all tensors that share the memory; to write with gradients, use ts_slice_scatter().
+ * Views: tensors with other sizes and strides over the same memory. ts_reshape() and ts_flatten()
+ * copy if the strides do not allow a view; ts_slice_scatter() and the _backward functions return
+ * new tensors; all others return views. A write through a view changes all tensors that share the
+ * memory; to write with gradients, use ts_slice_scatter().
  *
  * Negative dims count from the end. Lists of sizes and dims may be written with TS_SIZES():
  * ts_view(x, TS_SIZES(2, -1)). Errors: TS_ERR_SHAPE for sizes that do not fit, TS_ERR_INDEX
@@ -1209,7 +1210,7 @@ TS_API ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor 
 
 /** exp(x_i) / sum_j exp(x_j) along dim (negative counts from the end). */
 TS_API ts_tensor *ts_softmax(ts_tensor *self, int dim);
-/** ts_softmax() of self converted to dtype, which is floating. */
+/** ts_softmax() of self converted to the floating dtype `dtype`. */
 TS_API ts_tensor *ts_softmax_as(ts_tensor *self, int dim, ts_dtype dtype);
 /** ts_softmax() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_softmax_out(ts_tensor *out, ts_tensor *self, int dim);
@@ -1219,7 +1220,7 @@ TS_API ts_tensor *ts_softmax_backward(ts_tensor *grad, ts_tensor *result, int di
 
 /** x_i - log(sum_j exp(x_j)) along dim. */
 TS_API ts_tensor *ts_log_softmax(ts_tensor *self, int dim);
-/** ts_log_softmax() of self converted to dtype, which is floating. */
+/** ts_log_softmax() of self converted to the floating dtype `dtype`. */
 TS_API ts_tensor *ts_log_softmax_as(ts_tensor *self, int dim, ts_dtype dtype);
 /** ts_log_softmax() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_log_softmax_out(ts_tensor *out, ts_tensor *self, int dim);
