@@ -2,8 +2,8 @@
  * @file report.h
  * Reports of a run: a progress line, a CSV log, SVG charts.
  *
- * Only one thread at a time may use an object; a caller with several threads locks. The functions
- * copy their string arguments, and write numbers with a decimal point in every locale.
+ * Only one thread at a time may use an object; a program with several threads needs a lock. The
+ * functions copy their string arguments, and write numbers with a decimal point in every locale.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_REPORT_H

@@ -16,10 +16,11 @@
  *     TS_TRY(ts_replay(graph, (ts_tensor *[]){x2, y2}, 2, &loss, 1));
  *     ts_graph_free(graph);
  *
- * A graph contains op calls, with shapes and numbers of the tensors. Tensors that are not inputs
- * but were made outside of the function (parameters, optimizer state) are captures: the graph keeps
- * a reference, and a replay reads and writes their current values. A tensor that the function makes
- * from host values (ts_from_array()) is a constant of the graph. See docs/tracing.md.
+ * A graph contains op calls, each with the shapes and ids of its tensors. Tensors that are not
+ * inputs but were made outside of the function (parameters, optimizer state) are captures: the
+ * graph keeps a reference, and a replay reads and writes their current values. A tensor that the
+ * function makes from host values (ts_from_array()) is a constant of the graph. See
+ * docs/tracing.md.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TRACE_H

@@ -27,8 +27,8 @@ TS_API ts_module *ts_linear_new(int64_t in, int64_t out, bool bias);
  * between -b and b, where b = 1 / sqrt(in / groups · elements of the kernel), as torch.nn.Conv2d.
  * @param in, out  multiples of opts->groups
  * @param kernel   nkernel sizes of the window
- * @param opts     copied; NULL for stride 1, no padding and one group. Its other fields are checked
- *                 by each forward
+ * @param opts     copied; NULL for stride 1, no padding and one group. The constructor checks
+ *                 opts->groups, each forward the other fields
  */
 TS_API ts_module *ts_conv_new(int64_t in, int64_t out, const int64_t *kernel, int nkernel,
                               bool bias, const ts_conv_opts *opts);
@@ -65,23 +65,23 @@ TS_API ts_module *ts_activation_new(const char *name, ts_tensor *(*function)(ts_
 typedef struct ts_mlp_opts {
     size_t size;                            /**< sizeof(ts_mlp_opts) */
     bool no_bias;                           /**< neither linear layer has a bias */
-    double dropout;                         /**< probability, after the second layer */
+    double dropout;                         /**< probability of dropout after the second layer */
     ts_tensor *(*activation)(ts_tensor *x); /**< NULL: ts_gelu */
 } ts_mlp_opts;
 /** Two linear layers with an activation between them: (..., width) -> (..., width). Children "fc",
- *  width to hidden, and "proj", hidden to width; "dropout" if opts->dropout is not 0. With ts_gelu
- *  and ts_gelu_tanh the forward calls ts_linear_gelu() with the parameters of "fc", unless "fc" has
- *  forward hooks. */
+ *  width to hidden, and "proj", hidden to width; "dropout" if opts->dropout is not 0. If the
+ *  activation is ts_gelu or ts_gelu_tanh, the forward calls ts_linear_gelu() with the parameters of
+ *  "fc", unless "fc" has forward hooks. */
 TS_API ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts);
 
 /** Options of ts_multihead_new(); zero is default. */
 typedef struct ts_multihead_opts {
     size_t size;      /**< sizeof(ts_multihead_opts) */
     int64_t kv_heads; /**< G, number of heads of keys and values; divides H. H / G query heads share
-                           one of them. 0: H */
+                           one head of keys and values. 0: H */
     bool causal;      /**< each position attends to itself and earlier ones; false: to all */
-    bool no_bias;
-    double dropout;   /**< probability, applied to the result of "proj" */
+    bool no_bias;     /**< neither linear layer has a bias */
+    double dropout;   /**< probability of dropout of the result of "proj" */
 } ts_multihead_opts;
 /**
  * Self-attention: (B, T, width) -> (B, T, width), with the scale 1 / sqrt(width / H). An input

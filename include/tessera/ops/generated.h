@@ -136,8 +136,8 @@ TS_API ts_tensor *ts_multinomial(ts_tensor *probs, int64_t num_samples, bool rep
 /* ---------------------------------------------------------------------------------- copy ---- */
 /*
  * Copies and conversions, from and to any dtype. Errors: TS_ERR_SHAPE (sizes do not broadcast),
- * TS_ERR_DTYPE (invalid dtype), TS_ERR_UNSUPPORTED (from META, whose tensors have no values, to
- * another device, or no kernel), TS_ERR_DEVICE, TS_ERR_MEMORY.
+ * TS_ERR_DTYPE (invalid dtype), TS_ERR_UNSUPPORTED (no kernel, or a copy from META, whose
+ * tensors have no values, to another device), TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
 /**
@@ -1202,9 +1202,9 @@ TS_API ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor 
 
 /* ------------------------------------------------------------------------------- softmax ---- */
 /*
- * softmax and log_softmax over one dim, of f64, f32, bf16 and f16 (computed in f32, rounded once).
- * The largest element is subtracted first, so nothing overflows. If the largest is Inf or -Inf, all
- * results are NaN.
+ * softmax and log_softmax over one dim, of f64, f32, bf16 and f16; bf16 and f16 are computed in f32
+ * and rounded once. The largest element is subtracted first, so nothing overflows. If it is Inf or
+ * -Inf, all results are NaN.
  * Errors: TS_ERR_DTYPE, TS_ERR_INDEX (dim), TS_ERR_SHAPE, TS_ERR_MEMORY.
  */
 
@@ -1385,11 +1385,12 @@ TS_API ts_tensor *ts_stack_out(ts_tensor *out, ts_tensor *const *tensors, int n,
 /*
  * Losses. `ts_f(self, target)` is the mean; `_ex` takes options. Gradient rules call
  * `_backward`, whose `grad` has the sizes of the loss: () unless TS_REDUCTION_NONE is set.
- * Losses over classes take floating logits (C) or (N, C, d1, ...) and class indices (i64, i32)
- * of sizes () or (N, d1, ...). Losses over pairs take x = self and t = target of the same sizes,
- * whose promoted dtype is floating. bf16 and f16 are computed in f32 and rounded once. Errors:
- * TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_INDEX (a class out of range, with its position),
- * TS_ERR_VALUE (an option), TS_ERR_DEVICE, TS_ERR_MEMORY.
+ *
+ * Losses over classes (cross_entropy, nll_loss) take floating scores (C) or (N, C, d1, ...) and
+ * class indices (i64, i32) of sizes () or (N, d1, ...). The others are losses over pairs: they take
+ * x = self and t = target of the same sizes, whose promoted dtype is floating. bf16 and f16 are
+ * computed in f32 and rounded once. Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_INDEX (a class out
+ * of range, with its position), TS_ERR_VALUE (an option), TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
 /** -log(softmax(self)[target]), as the mean over positions; NaN if all positions are ignored. */
