@@ -3,10 +3,11 @@
  * Profiles: whether computation, memory bandwidth or overhead limits a program, compared with
  * ceilings that ts_prof_calibrate() measures on the machine.
  *
- * A profile has one row for each combination of op, layer, scope and class of shapes. A row has the
- * number of calls, their self time (without inner calls), their floating-point operations, and the
- * fewest bytes that they must move. The rows sum to the wall time. `TS_PROF=1 ./program` profiles
- * any program without a change; see docs/profile.md.
+ * A profile has one row for each combination of op, layer, scope and class of shapes (calls whose
+ * tensors have the same sizes, dtypes and devices are of one class). A row has the number of calls,
+ * their self time (without inner calls), their floating-point operations, and the fewest bytes that
+ * they must move. The rows sum to the wall time. `TS_PROF=1 ./program` profiles any program without
+ * a change; see docs/profile.md.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_PROFILE_H
@@ -41,14 +42,15 @@ typedef struct ts_prof_opts {
      *  active steps follow one another. first_step and last_step are then 0. */
     int64_t skip_first; /**< steps before the first cycle */
     int64_t wait;       /**< steps of a cycle in which nothing is recorded */
-    int64_t warmup;     /**< next steps, whose records are dropped */
-    int64_t active;     /**< next steps, which make the cycle's profile; 0: no schedule */
+    int64_t warmup;     /**< the following steps of a cycle, whose records are dropped */
+    int64_t active;     /**< the last steps of a cycle, which make its profile; 0: no schedule */
     int64_t repeat;     /**< number of cycles; 0: until ts_prof_stop() */
     /** Receives each cycle's profile and owns it (ts_profile_free()); cycles count from 1. The
      *  thread that ends the cycle's last step calls `ready`, inside ts_prof_step(), ts_prof_stop()
      *  or, in a program without ts_prof_step(), inside the op call that ends the step. `ready` may
-     *  call ts_prof_stop() but no operators: under the key masks of that op call they could skip
-     *  layers such as autograd, and random ones would change the program's random numbers. */
+     *  call ts_prof_stop() but no operators: under the key masks of that op call an operator could
+     *  skip layers such as autograd, and a random operator would change the program's random
+     *  numbers. */
     void (*ready)(ts_profile *profile, int64_t cycle, void *user);
     void *user; /**< passed to `ready` */
 } ts_prof_opts;
@@ -119,7 +121,8 @@ typedef struct ts_prof_machine {
                                         the copy, the other its destination */
     double bandwidth[TS_PROF_CURVE]; /**< bytes/s, reads plus writes, in a buffer of bytes_at[i]. On
                                         the CPU, sizes above an eighth of the main memory are not
-                                        measured: they get that of the largest measured size */
+                                        measured; they get the bandwidth of the largest measured
+                                        size */
     double call_ns;                /**< time of a one-element call in the backend's slot, ns; of
                                         another device than the CPU: the host's time of that call */
     double entry_ns;               /**< time that such a call takes to box its arguments, before its
@@ -130,8 +133,8 @@ typedef struct ts_prof_machine {
     double half_flops; /**< of a device: FLOP/s of a bf16 matrix product; of the CPU: 0 */
     double double_flops; /**< FLOP/s of an f64 matrix product; 0: unknown */
     double kernel_ns;  /**< of a device: time of a one-element kernel and the gap before it while
-                            the host queues kernels faster than the device runs them, ns; of the
-                            CPU: 0 */
+                            the host queues kernels faster than the device runs them, in ns; of
+                            the CPU: 0 */
 } ts_prof_machine;
 
 /**
@@ -224,7 +227,7 @@ typedef struct ts_knob {
     int64_t trial;  /**< the value to try */
     /* results */
     double predicted, measured;  /**< fraction of a step's time that `trial` saves (BATCH: of the
-                                      time per sample); negative if it is slower */
+                                      time per sample); negative if the step is slower */
     double noise; /**< half the range of `measured` over the rounds; INFINITY for one round. A gain
                        that is not larger is noise */
     double before_ns, after_ns; /**< time of a step with *value and with `trial`, ns */
@@ -234,15 +237,15 @@ typedef struct ts_knob {
 typedef struct ts_try_opts {
     size_t size;    /**< sizeof(ts_try_opts) */
     int64_t warmup; /**< steps before each measurement; 0: 3 */
-    int64_t steps;  /**< steps per measurement; 0: 10, or without a profile as many as take 2 ms if
-                         that is more, but at most 100,000 */
+    int64_t steps;  /**< steps per measurement; 0: 10 for the profile, and for measurements without
+                         a profile as many as take 2 ms, 10 to 100,000 */
     int64_t rounds; /**< measurements per value; the shortest counts; 0: 3 */
     FILE *out;      /**< receives the report; NULL: stdout */
 } ts_try_opts;
 
 /**
- * Profiles a training step, predicts the gain of each knob from the profile, then measures it
- * without a profile, one knob at a time, and prints both gains.
+ * Profiles a training step and predicts the gain of each knob from the profile. Then measures the
+ * gains without a profile, one knob at a time, and prints the predicted and the measured gains.
  * @param step   runs one step with the knobs' current values, and first rebuilds the objects, such
  *               as a batch, that depend on a changed value. Each call has a scope of its own.
  * @param user   passed to step
