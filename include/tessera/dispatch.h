@@ -2,6 +2,7 @@
  * @file dispatch.h
  * The dispatcher: keys, values, frames, registration, redispatch, timers.
  *
+ * A key is the number of a layer or a backend. A tensor has a set of keys, and a thread adds keys.
  * A call passes one frame through the layers of its key set, from the highest key to the lowest.
  * Each layer does its work and calls ts_redispatch(), which excludes the layer's key and calls the
  * next slot. The lowest slot is a backend's kernel. Bit i of the key set selects slot i of the op's
@@ -319,8 +320,8 @@ TS_API ts_status ts_register_fallback(ts_key key, ts_kernel kernel, ts_registrat
 TS_API ts_status ts_key_prefer_fallback(ts_key key, bool prefer);
 
 /** Switches a layer on or off for all calls of the calling thread; the end of a scope does not undo
- *  it. A layer that is off still gets calls with a tensor that has its key. TS_ERR_VALUE for a key
- *  that is not a layer's. */
+ *  it. A layer that is off still gets calls with a tensor that has the layer's key. TS_ERR_VALUE
+ *  for a key that is not a layer's. */
 TS_API ts_status ts_layer_enable(ts_key key, bool on);
 /** Like ts_layer_enable() for all threads, present and future. */
 TS_API ts_status ts_layer_enable_all(ts_key key, bool on);

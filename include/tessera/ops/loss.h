@@ -11,12 +11,13 @@
 
 TS_BEGIN_DECLS
 
-/** How the losses are combined. A loss over classes has one loss per position, that is per class
- *  index in target; a loss over pairs has one per element. */
+/** How the single losses are combined. cross_entropy and nll_loss (losses over classes) have one
+ *  loss per position, that is per class index in target; the others (losses over pairs) have one
+ *  loss per element. */
 typedef enum ts_reduction {
     TS_REDUCTION_MEAN,     /**< mean over the elements, or over the positions that are not
                                 ignored */
-    TS_REDUCTION_SUM,
+    TS_REDUCTION_SUM,      /**< sum of the losses */
     TS_REDUCTION_NONE,     /**< not combined: one loss per position or element */
     TS_REDUCTION_BATCHMEAN /**< kl_div only: the sum divided by the size of the first dim */
 } ts_reduction;

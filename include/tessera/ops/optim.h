@@ -8,10 +8,11 @@
  * the sizes and dtype of params[i], with two exceptions: the state of a bf16 or f16 parameter may
  * be f32, and the gradient of an f32 parameter may be bf16 or f16. Arithmetic is f64 for f64, else
  * f32; results are rounded once when stored. For n = 0 the functions write nothing. A written
- * tensor must not share memory with another member of the lists: this is not checked, and the
- * values are then unspecified. Writing a leaf that requires grad needs TS_NO_GRAD. Errors:
- * TS_ERR_NULL, TS_ERR_VALUE (n, a number, an expanded tensor to write), TS_ERR_SHAPE, TS_ERR_DTYPE,
- * TS_ERR_DEVICE, TS_ERR_AUTOGRAD, TS_ERR_MEMORY; nothing is then written.
+ * tensor must not share memory with another member of the lists. The functions do not check this;
+ * if memory is shared, the values are unspecified. Writing a leaf that requires grad needs
+ * TS_NO_GRAD. Errors: TS_ERR_NULL, TS_ERR_VALUE (n, a number, an expanded tensor to write),
+ * TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_AUTOGRAD, TS_ERR_MEMORY; nothing is then
+ * written.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_OPTIM_H
