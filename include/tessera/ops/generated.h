@@ -1,9 +1,9 @@
 /**
  * @file generated.h  Public functions generated from the table of operators.
  *
- * There is one section per family of operators. The comment that opens a section holds for
- * all functions of the section; "the family" in other headers refers to it. ops.h lists the
- * errors that every operator can return. Suffixes of names:
+ * There is one section per family of operators. The comment that opens a section holds
+ * for all functions of the section. ops.h lists the errors that every operator can
+ * return. Suffixes of names:
  *
  *     _          writes the result to the first argument and returns it (in place)
  *     _out       writes the result to `out` and returns it
@@ -373,8 +373,8 @@ TS_API ts_tensor *ts_atan2_scalar_(ts_tensor *self, ts_scalar other);
 TS_API ts_tensor *ts_atan2_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
 /**
- * Length sqrt(self^2 + other^2) of a vector; infinite where self or other is. Integers and bool are
- * computed in f32 and give f32.
+ * sqrt(self^2 + other^2), the length of the vector (self, other); infinite where self or other is.
+ * Integers and bool are computed in f32 and give f32.
  */
 TS_API ts_tensor *ts_hypot(ts_tensor *self, ts_tensor *other);
 /** ts_hypot() with a number as other. */
@@ -897,7 +897,7 @@ TS_API ts_tensor *ts_gelu_tanh_(ts_tensor *self);
 /** ts_gelu_tanh() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_gelu_tanh_out(ts_tensor *out, ts_tensor *self);
 
-/** grad times the derivative of gelu, or of its tanh form. */
+/** grad times the derivative of ts_gelu(), or of ts_gelu_tanh() if tanh_form is true. */
 TS_API ts_tensor *ts_gelu_backward(ts_tensor *grad, ts_tensor *self, bool tanh_form);
 
 /** self * sigmoid(self), also called swish. */
@@ -952,7 +952,7 @@ TS_API ts_tensor *ts_mish_backward(ts_tensor *grad, ts_tensor *self);
 TS_API ts_tensor *ts_sum_to_size(ts_tensor *self, const int64_t *sizes, int ndim);
 
 /**
- * Gradient of a sum: a view of the sum's gradient, expanded to the sizes of its argument.
+ * Gradient of a sum: a view of the sum's gradient, expanded to `sizes`.
  * @param self   gradient of the sum; the summed dims are left out or have size 1
  * @param sizes  sizes of the sum's argument
  * @param dims   the summed dims; an empty list: all
@@ -1393,7 +1393,7 @@ TS_API ts_tensor *ts_stack_out(ts_tensor *out, ts_tensor *const *tensors, int n,
  * of range, with its position), TS_ERR_VALUE (an option), TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
-/** -log(softmax(self)[target]), as the mean over positions; NaN if all positions are ignored. */
+/** Mean over positions of -log(softmax(self)[target]); NaN if all positions are ignored. */
 TS_API ts_tensor *ts_cross_entropy(ts_tensor *self, ts_tensor *target);
 /** ts_cross_entropy() with reduction, ignore_index and label_smoothing. */
 TS_API ts_tensor *ts_cross_entropy_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
@@ -1421,8 +1421,8 @@ TS_API ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target,
                                         const ts_loss_opts *opts, ts_tensor **loss);
 
 /**
- * -self[target], as the mean over positions; NaN if all positions are ignored. self contains
- * logarithms of probabilities.
+ * Mean over positions of -self[target]; NaN if all positions are ignored. self contains logarithms
+ * of probabilities.
  */
 TS_API ts_tensor *ts_nll_loss(ts_tensor *self, ts_tensor *target);
 /** ts_nll_loss() with reduction and ignore_index. */
@@ -1432,7 +1432,7 @@ TS_API ts_tensor *ts_nll_loss_ex(ts_tensor *self, ts_tensor *target, const ts_lo
 TS_API ts_tensor *ts_nll_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                        ts_reduction reduction, int64_t ignore_index);
 
-/** (x - t)^2, as the mean over the elements. */
+/** Mean over the elements of (x - t)^2. */
 TS_API ts_tensor *ts_mse_loss(ts_tensor *self, ts_tensor *target);
 /** ts_mse_loss() with a reduction. */
 TS_API ts_tensor *ts_mse_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
@@ -1441,7 +1441,7 @@ TS_API ts_tensor *ts_mse_loss_ex(ts_tensor *self, ts_tensor *target, const ts_lo
 TS_API ts_tensor *ts_mse_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                        ts_reduction reduction, ts_tensor **dtarget);
 
-/** |x - t|, as the mean over the elements. */
+/** Mean over the elements of |x - t|. */
 TS_API ts_tensor *ts_l1_loss(ts_tensor *self, ts_tensor *target);
 /** ts_l1_loss() with a reduction. */
 TS_API ts_tensor *ts_l1_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
@@ -1594,7 +1594,7 @@ TS_API ts_tensor *ts_adaptive_avg_pool(ts_tensor *self, const int64_t *sizes, in
 
 /**
  * Gradient of ts_adaptive_avg_pool().
- * @param sizes  spatial sizes of its argument
+ * @param sizes  spatial sizes of the forward call's self
  */
 TS_API ts_tensor *ts_adaptive_avg_pool_backward(ts_tensor *grad, const int64_t *sizes, int ndim);
 
