@@ -225,10 +225,9 @@ TS_API ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i);
 TS_API ts_status ts_function_mark_constant(ts_function_call *call, int k);
 /**
  * For forward: declares that it will write input i in place; call this function before the write.
- * The input must then be one of the outputs.
- * TS_ERR_AUTOGRAD if the application is recorded and the input is a leaf that requires grad, is a
- * view, or shares its memory with another live tensor; TS_ERR_INDEX if input i is TS_NONE or does
- * not exist.
+ * The input must then be one of the outputs. TS_ERR_AUTOGRAD if the application is recorded and the
+ * input is a leaf that requires grad, is a view, or shares its memory with another live tensor;
+ * TS_ERR_INDEX if input i is TS_NONE or does not exist.
  */
 TS_API ts_status ts_function_mark_dirty(ts_function_call *call, int i);
 
