@@ -1,9 +1,9 @@
 /**
  * @file generated.h  Public functions generated from the table of operators.
  *
- * There is one section per family of operators. The comment that opens a section holds
- * for all functions of the section. ops.h lists the errors that every operator can
- * return. Suffixes of names:
+ * There is one section per family of operators. The comment that opens a section
+ * holds for all functions of the section. ops.h lists the errors that every operator
+ * can return. Suffixes of names:
  *
  *     _          writes the result to the first argument and returns it (in place)
  *     _out       writes the result to `out` and returns it
@@ -1615,7 +1615,7 @@ TS_API ts_tensor *ts_pixel_unshuffle(ts_tensor *self, int64_t factor);
 
 TS_END_DECLS
 
-/* Macros and overloads that accept a C number where a function takes a ts_scalar. */
+/* Macros and overloads that accept a C number in place of a ts_scalar. */
 #ifndef __cplusplus
 #define ts_full_like(t, value) ts_full_like(t, TS_SCALAR(value))
 #define ts_fill_(self, value) ts_fill_(self, TS_SCALAR(value))
