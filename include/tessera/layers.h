@@ -7,8 +7,10 @@
  * the dtypes that autocast chose, including the ops of backward. One call switches a layer on or
  * off for the calling thread or, except for the counter of work, for all threads. Errors of these
  * calls: TS_ERR_VALUE for an invalid scope, TS_ERR_REGISTRY if no dispatch key is free,
- * TS_ERR_MEMORY. The environment variable TS_LAYERS=nan,shapes,determinism switches these layers on
- * for all threads when the library loads; their reports then go to stderr, until
+ * TS_ERR_MEMORY.
+ *
+ * The environment variable TS_LAYERS lists layers, as in TS_LAYERS=nan,shapes,determinism. The
+ * library switches them on for all threads when it loads; their reports go to stderr until
  * ts_layers_report_to() is called.
  */
 // SPDX-License-Identifier: MIT
@@ -24,7 +26,7 @@ TS_BEGIN_DECLS
 /** The threads for which a layer is switched on or off. */
 typedef enum ts_layer_scope {
     TS_THIS_THREAD,
-    TS_ALL_THREADS /**< present and future ones */
+    TS_ALL_THREADS /**< present and future threads */
 } ts_layer_scope;
 
 /** A report of a layer. Strings and frame are valid during the callback. */

@@ -48,9 +48,9 @@ TS_API ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr);
 /** Makes an optimizer without groups. Owned by the caller; NULL with TS_ERR_VALUE or
  *  TS_ERR_MEMORY. */
 TS_API ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind);
-/** Makes an optimizer with one group, all parameters of m, which must require grad; see
- *  ts_optimizer_add_group(). To leave out frozen parameters, use ts_optimizer_add_group_where().
- *  Owned by the caller, NULL on failure. */
+/** Makes an optimizer with one group, which contains all parameters of m; each must require grad.
+ *  To leave out frozen parameters, use ts_optimizer_add_group_where(). Owned by the caller; NULL
+ *  with an error of ts_optimizer_new() or ts_optimizer_add_group(). */
 TS_API ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind,
                                       const ts_group_opts *opts);
 /** Frees an optimizer with its state and releases the parameters. NULL-safe. */
@@ -72,8 +72,8 @@ TS_API ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *name
 /** Returns true to select a parameter, given its dotted name. */
 typedef bool (*ts_parameter_filter)(void *ctx, const char *name, ts_tensor *parameter);
 /** Adds a group of the parameters of m that are in no group yet and that `wanted` selects, such as
- *  all weights but not the biases. The group is empty if there are none. `wanted` must
- *  not select a parameter that does not require grad. Errors as ts_optimizer_add_group().
+ *  all weights but not the biases. The group may be empty. `wanted` must not select a parameter
+ *  that does not require grad. Errors as ts_optimizer_add_group().
  *  @param wanted  called with ctx; NULL: selects all */
 TS_API ts_status ts_optimizer_add_group_where(ts_optimizer *o, const ts_module *m,
                                               ts_parameter_filter wanted, void *ctx,
@@ -110,11 +110,11 @@ TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
 /* ------------------------------------------------------------------------- checkpoints ---- */
 
 /**
- * Writes the state as named tensors to *list: "exp_avg.NAME" and "exp_avg_sq.NAME" or
- * "momentum_buffer.NAME", "master.NAME" for bf16 and f16 parameters, and "steps", (n) i64, the
- * number of steps of each of the n parameters of all groups. "steps" is a copy; the others are the
- * state's own tensors. Waits for a device on which ts_grad_scaler_step() counts skipped steps.
- * Errors: TS_ERR_NULL, TS_ERR_MEMORY, and those of the wait.
+ * Writes the state as named tensors to *list: "exp_avg.NAME" and "exp_avg_sq.NAME" (Adam, AdamW) or
+ * "momentum_buffer.NAME" (SGD with momentum), "master.NAME" for bf16 and f16 parameters, and
+ * "steps", (n) i64, the number of steps of each of the n parameters of all groups. "steps" is a
+ * copy; the others are the state's own tensors. Waits for a device on which ts_grad_scaler_step()
+ * counts skipped steps. Errors: TS_ERR_NULL, TS_ERR_MEMORY, and those of the wait.
  */
 TS_API ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list);
 /** Copies a state of ts_optimizer_state() into the optimizer. Names, sizes and dtypes must match

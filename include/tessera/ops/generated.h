@@ -2,8 +2,8 @@
  * @file generated.h  Public functions generated from the table of operators.
  *
  * There is one section per family of operators. The comment that opens a section
- * holds for all functions of the section. ops.h lists the errors that every operator
- * can return. Suffixes of names:
+ * holds for all functions of the section. ops.h lists the errors that every
+ * operator can return. Suffixes of names:
  *
  *     _          writes the result to the first argument and returns it (in place)
  *     _out       writes the result to `out` and returns it

@@ -1,7 +1,6 @@
 /**
  * @file loss.h  Options of losses, cross entropy over the last dim, and cross entropy that computes
- * its gradient in place. The comment at the section loss of generated.h (dtypes, shapes, errors)
- * applies here too.
+ * its gradient in place. The section loss of generated.h states the dtypes, shapes and errors.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_LOSS_H

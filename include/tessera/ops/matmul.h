@@ -1,6 +1,6 @@
 /**
- * @file matmul.h  Matrix products with options or several results. The comment at the section
- * matmul of generated.h (dtypes, errors) applies here too.
+ * @file matmul.h  Matrix products with options or several results. The section matmul of
+ * generated.h states the dtypes and errors.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_MATMUL_H

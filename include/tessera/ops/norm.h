@@ -1,6 +1,6 @@
 /**
- * @file norm.h  Layer and RMS normalisation. The comment at the section norm of generated.h
- * (dtypes, errors) applies here too.
+ * @file norm.h  Layer and RMS normalisation. The section norm of generated.h states the
+ * dtypes and errors.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_NORM_H

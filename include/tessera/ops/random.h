@@ -1,6 +1,5 @@
 /**
- * @file random.h  Dropout. The comment at the section random of generated.h (random numbers,
- * in-place forms, errors) applies here too.
+ * @file random.h  Dropout. The section random of generated.h explains how random numbers are drawn.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_RANDOM_H
