@@ -28,11 +28,11 @@ TS_BEGIN_DECLS
 typedef struct ts_kernel_opts {
     size_t size;        /**< sizeof(ts_kernel_opts) */
     const char *schema; /**< schema that the kernel was written for; NULL skips the check */
-    uint32_t dtypes;    /**< bits of the compute dtypes that the kernel supports; 0: all. If it
-                             supports f32, the library runs calls in an unsupported bf16 or f16
-                             with f32 copies, except conversions, ops that write an argument, and
-                             calls with bf16 or f16 tensors in a list.
-                             Other calls in unsupported dtypes run on the CPU if the backend has
+    uint32_t dtypes;    /**< bits of the compute dtypes that the kernel supports; 0: all. If a
+                             kernel supports f32 but not bf16 or f16, the library runs calls in
+                             bf16 or f16 on f32 copies, except conversions, ops that write an
+                             argument, and calls with bf16 or f16 tensors in a list. Other calls
+                             in unsupported dtypes run on the CPU if the backend has
                              TS_BACKEND_CPU_FALLBACK; otherwise they are TS_ERR_DTYPE */
     bool strided;       /**< accepts any strides. If false, the library copies tensors that are not
                              contiguous before the call, except arguments that the op writes and
@@ -119,9 +119,9 @@ typedef struct ts_slice_range {
 TS_API ts_slice_range ts_kernel_slice(const ts_frame *frame);
 
 /**
- * Bound for cross_entropy's gradient. If |lse| of a position (its log-sum of exponentials) is at
- * most this, f32 rounds lse by at most 2^-20, so exp(x - lse) is the probability with a relative
- * error of 2^-20. Above it, kernels normalise the position's probabilities again.
+ * Bound of |lse| for cross_entropy's gradient, where lse is the log-sum of exponentials of a
+ * position. Up to this bound f32 rounds lse by at most 2^-20, so exp(x - lse) is the probability
+ * with a relative error of 2^-20. Above it, kernels normalise the position's probabilities again.
  */
 enum { TS_LSE_EXACT = 32 };
 
