@@ -31,7 +31,7 @@ typedef struct ts_run_opts {
  * and the number of the process. The function locks that file. Children that the process forks
  * share the lock, which lasts until the process and each of these children have called
  * ts_run_close(), executed another program or ended. A file system without locks is not an error.
- * @param dir  1 to 3,796 bytes
+ * @param dir  1 to 3,796 bytes; the other 300 of a path's 4,096 bytes are for names in the folder
  * @return owned by the caller; NULL with TS_ERR_STATE if another process uses the folder (the
  *         message has its number), if the folder has a run and neither resume nor overwrite is set,
  *         or if there is no run to resume; with TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_IO or

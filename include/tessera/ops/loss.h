@@ -35,8 +35,8 @@ typedef struct ts_loss_opts {
 } ts_loss_opts;
 
 /**
- * Mean cross entropy over all positions, with the classes in the last dim, as in a language model.
- * ts_cross_entropy() has the classes in dim 1.
+ * Mean cross entropy over all positions whose target is not -100, with the classes in the last dim,
+ * as in a language model. ts_cross_entropy() has the classes in dim 1.
  * @param self    (..., C), floating
  * @param target  (...), class indices, i64 or i32
  */
