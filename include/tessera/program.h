@@ -30,8 +30,8 @@ TS_API ts_status ts_open_file(const char *function, const char *path, int flags,
  * temporary file in the same folder, flushes that to disk and renames it to `path`. After an error
  * the old file is unchanged, except if the flush of the folder fails, which comes after the rename.
  * The new file has the mode of the old one, or 0666 less the umask. A symbolic link is replaced,
- * not followed. Errors: TS_ERR_IO, also if `path` is any other kind of file; TS_ERR_NULL;
- * TS_ERR_MEMORY.
+ * not followed. Errors: TS_ERR_IO, also if `path` is neither a regular file nor a symbolic
+ * link; TS_ERR_NULL; TS_ERR_MEMORY.
  * @param function  name of the calling function, with which error messages begin
  * @param write     prints the contents to out; gets ctx; its failure is returned
  */
@@ -49,7 +49,7 @@ TS_API const char *ts_escape_text(char *buffer, size_t size, const char *text);
 
 /* -------------------------------------------------------------------------- numbers ---- */
 
-/** Switches the calling thread to the C locale; returns the locale before. */
+/** Switches the calling thread to the C locale; returns the previous locale. */
 TS_API void *ts_c_locale_enter(void);
 /** Restores the locale *previous, which ts_c_locale_enter() returned. NULL-safe. */
 TS_API void ts_c_locale_leave(void **previous);
@@ -83,9 +83,10 @@ typedef struct ts_argument {
     const char *help;  /**< description, for --help */
     bool *flag;        /**< for an option without a value: set to true if the option is given */
     int64_t *number;   /**< for an integer: receives it */
-    int64_t least, most; /**< range of the integer */
-    const char **text; /**< for a string that is not empty: receives it, borrowed from argv */
-    const char *one_of; /**< for a string: the accepted ones, "bf16|f16|f32"; NULL: any */
+    int64_t least, most; /**< smallest and largest accepted integer */
+    const char **text; /**< for a string: receives it, borrowed from argv; an empty string is a
+                             mistake */
+    const char *one_of; /**< for a string: the accepted strings, as in "bf16|f16|f32"; NULL: any */
     bool required;     /**< a command line without the argument is a mistake */
     const char *value;  /**< name of an option's value in --help, such as "FILE"; NULL: "N" for an
                              integer, one_of or "TEXT" for a string */
