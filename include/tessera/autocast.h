@@ -105,7 +105,7 @@ TS_API void ts_autocast_clear_cache(void);
 typedef enum ts_autocast_policy {
     TS_AUTOCAST_LOWER,  /**< cast to the region's dtype */
     TS_AUTOCAST_F32,    /**< cast to f32, unless the caller gives a dtype */
-    TS_AUTOCAST_WIDEST, /**< cast to the widest of their dtypes */
+    TS_AUTOCAST_WIDEST, /**< cast to the widest dtype among them */
     TS_AUTOCAST_KEEP    /**< not cast; the ops that a composite calls are not cast either */
 } ts_autocast_policy;
 /**

@@ -30,8 +30,8 @@ TS_API ts_status ts_open_file(const char *function, const char *path, int flags,
  * temporary file in the same folder, flushes that to disk and renames it to `path`. After an error
  * the old file is unchanged, except if the flush of the folder fails, which comes after the rename.
  * The new file has the mode of the old one, or 0666 less the umask. A symbolic link is replaced,
- * not followed. Errors: TS_ERR_IO, also if `path` is neither a regular file nor a symbolic
- * link; TS_ERR_NULL; TS_ERR_MEMORY.
+ * not followed. Errors: TS_ERR_IO, also if `path`, or the file to which the link points, is not a
+ * regular file; TS_ERR_NULL; TS_ERR_MEMORY.
  * @param function  name of the calling function, with which error messages begin
  * @param write     prints the contents to out; gets ctx; its failure is returned
  */

@@ -3,8 +3,8 @@
  * next-token training.
  *
  * Seed and epoch determine the order of the samples. Batch k of epoch e depends only on the seed, e
- * and k, so a resumed run needs only e and k. Background threads prepare
- * batches; the number of threads does not change the batches.
+ * and k, so a resumed run needs only e and k. Background threads prepare batches; the number of
+ * threads does not change the batches.
  *
  * In a file of tokens the samples are windows of T + 1 tokens; neighbouring windows share one
  * token. Seed and epoch also determine the offset of the first window.
