@@ -213,8 +213,8 @@ typedef struct ts_device {
  *  copy a text that must last. */
 TS_API const char *ts_device_name(ts_device device);
 /** Parses a device name in any case: "cpu", "meta", "cuda", "cuda:1" or the name of a loaded
- *  plugin, with an index up to 255. Neither opens the backend nor checks that the device exists, as
- *  ts_device_open() does. Errors: TS_ERR_VALUE for any other name, TS_ERR_NULL. */
+ *  plugin, with an index up to 255. Neither opens the backend nor checks that the device exists;
+ *  ts_device_open() does both. Errors: TS_ERR_VALUE for any other name, TS_ERR_NULL. */
 TS_API ts_status ts_device_from_name(const char *name, ts_device *device);
 /** The calling thread's default device: factories without a device argument create tensors on it.
  *  Initially the CPU. */
@@ -380,9 +380,9 @@ typedef struct ts_scope {
 TS_API int ts_scope_enter(ts_scope *scope, const char *place);
 /**
  * Ends a scope; TS_SCOPE calls it at the end of its block. Releases the scope's temporaries, and
- * those of inner scopes that a jump or an exception skipped. Restores the dispatcher's key
- * masks, grad mode and autocast regions that the thread had when the scope opened. For a scope that
- * did not open (ts_scope_enter()) it does nothing. If the scope was ended before or belongs to
+ * those of inner scopes that a jump or an exception skipped. Restores the key masks (dispatch.h),
+ * the grad mode and the autocast regions that the thread had when the scope opened. For a scope
+ * that did not open (ts_scope_enter()) it does nothing. If the scope was ended before or belongs to
  * another thread, it only records TS_ERR_STATE; for NULL, TS_ERR_NULL.
  */
 TS_API void ts_scope_leave(ts_scope *scope);
@@ -402,8 +402,7 @@ TS_API void ts_scope_leave(ts_scope *scope);
  *  keeps its owner. Returns t, or NULL with TS_ERR_STATE if t was released. NULL-safe. */
 TS_API ts_tensor *ts_keep(ts_tensor *t);
 /** Releases the reference of the scope that owns t, before that scope ends. Does nothing if no
- *  scope owns t.
- *  Records TS_ERR_STATE if t was released already. NULL-safe. */
+ *  scope owns t. Records TS_ERR_STATE if t was released already. NULL-safe. */
 TS_API void ts_drop(ts_tensor *t);
 /** Adds a reference for an object that holds t. Returns t, or NULL with TS_ERR_STATE if t was
  *  released. NULL-safe. */

@@ -90,8 +90,8 @@ typedef struct ts_graph_info {
     int64_t constants;      /**< tensors made from host values */
     int64_t tensors;        /**< inputs, captures, constants and results of calls */
     int64_t calls;          /**< op calls */
-    int64_t regions;        /**< calls that contain their parts: backward, and composites whose ops
-                                 autograd records */
+    int64_t regions;        /**< recorded calls that contain inner calls (parts): backward, and
+                                 composites whose ops autograd records */
     int64_t casts;          /**< casts that AUTOCAST inserted */
     int64_t bytes;          /**< memory of the graph in bytes, without the captured tensors */
     bool complete;          /**< false: the graph cannot be replayed */
