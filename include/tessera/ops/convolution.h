@@ -35,9 +35,12 @@ typedef struct ts_conv_opts {
 } ts_conv_opts;
 
 /**
- * Convolution over one spatial dim: y[n, o, p] = bias[o] + the sum, over the channels c of o's
- * group and the window's elements k, of weight[o, c, k] * x[n, c, p * stride - padding + k *
- * dilation], where elements outside of x are 0.
+ * Convolution over one spatial dim:
+ *
+ *     y[n, o, p] = bias[o] + sum over c and k of
+ *                  weight[o, c, k] * x[n, g + c, p * stride - padding + k * dilation]
+ *
+ * where x is the input, g the first channel of o's group, and elements outside of x are 0.
  * @param input   (N, C, L), or (C, L) for one sample; the result then has no N either
  * @param weight  (O, C / groups, K)
  * @param bias    (O), or TS_NONE
