@@ -132,7 +132,7 @@ class Operators:
                  "gradient, autocast policy, cost and PyTorch's name of each, and the contracts of "
                  "its functions.", "",
                  "A function whose name ends in ``_`` writes to its first argument. One that ends "
-                 "in ``_out`` writes to ``out``. ``_scalar`` takes a plain number. In PyTorch's "
+                 "in ``_out`` writes to ``out``. ``_scalar`` takes a number. In PyTorch's "
                  "names ``F`` is ``torch.nn.functional``, ``aten`` is ``torch.ops.aten``.", "",
                  "The dtypes are those in which ``ts-conformance`` tests values "
                  "(:doc:`/conformance`). :doc:`/cuda` lists the GPUs on which they ran.", "",

@@ -1,13 +1,15 @@
 /**
  * @file autocast.h
- * Mixed precision: inside a region, the AUTOCAST layer casts arguments, so that matrix products run
- * in bf16 or f16, and ops that are sensitive to rounding run in f32. The program needs no casts.
+ * Mixed precision. A region is the code that runs between ts_autocast_enter() and
+ * ts_autocast_exit(), or the rest of a block after TS_AUTOCAST. Inside a region, the AUTOCAST layer
+ * casts the arguments of ops: matrix products run in bf16 or f16, and ops that are sensitive to
+ * rounding run in f32. The program needs no casts.
  *
  *     {
  *         TS_AUTOCAST(TS_DEVICE_CPU, TS_BF16);
  *         logits = ts_keep(gpt_forward(model, x));     // linear, attention in bf16, softmax in f32
  *     }                                                 // end of the region
- *     TS_TRY(ts_backward(ts_cross_entropy(logits, y))); // rules use the forward calls' dtypes
+ *     TS_TRY(ts_backward(ts_cross_entropy(logits, y))); // in the dtypes of the forward calls
  *
  * A region applies to one thread and one backend's devices. Regions nest, and an inner region may
  * switch casts off. Parameters stay f32: autograd records their casts as ordinary ops, so their
@@ -61,9 +63,9 @@ TS_API ts_status ts_autocast_enter_ex(ts_autocast_region *region, ts_device devi
 TS_API ts_status ts_autocast_exit(ts_autocast_region *region);
 
 /** Opens a region for TS_AUTOCAST. If dtype or device is invalid, returns the error of
- *  ts_autocast_enter(), but the region opens, and each op that has a policy is TS_ERR_STATE on
- *  tensors of this kind of device, or on all tensors if the backend's number is above 15. In-place
- *  and out= forms still run. */
+ *  ts_autocast_enter() but opens the region. In this region each op that has a policy fails with
+ *  TS_ERR_STATE on tensors of this kind of device, or of all devices if device.backend is above 15.
+ *  In-place and out= forms still run. */
 TS_API ts_status ts_autocast_open(ts_autocast_region *region, ts_device device, ts_dtype dtype);
 /** The rest of the block is a region. TS_AUTOCAST is a declaration, like TS_SCOPE, and cannot
  *  return an error: if dtype or device is invalid, ops fail as in ts_autocast_open(). */
@@ -77,8 +79,8 @@ TS_API ts_status ts_autocast_open(ts_autocast_region *region, ts_device device, 
 /** dtype of the casts on a kind of device in the calling thread; TS_DTYPE_NONE without casts. */
 TS_API ts_dtype ts_autocast_dtype(ts_device device);
 
-/** The calling thread's state, for ts_autocast_enter_state() in another thread or a
- *  recomputation. */
+/** The calling thread's state, for ts_autocast_enter_state() in another thread or when a forward
+ *  pass is computed again. */
 TS_API ts_autocast_state ts_autocast_get_state(void);
 /** Opens a region with a state from ts_autocast_get_state(). TS_ERR_VALUE for a state from inside a
  *  TS_AUTOCAST region with an invalid dtype or device; TS_ERR_NULL. */
@@ -103,12 +105,12 @@ TS_API void ts_autocast_clear_cache(void);
 typedef enum ts_autocast_policy {
     TS_AUTOCAST_LOWER,  /**< cast to the region's dtype */
     TS_AUTOCAST_F32,    /**< cast to f32, unless the caller gives a dtype */
-    TS_AUTOCAST_WIDEST, /**< cast to the widest of their dtypes */
+    TS_AUTOCAST_WIDEST, /**< cast to the widest dtype among them */
     TS_AUTOCAST_KEEP    /**< not cast; the ops that a composite calls are not cast either */
 } ts_autocast_policy;
 /**
- * Sets the policy of an op of the library or of a program, in place of its policy so far. The op
- * may be registered later.
+ * Sets the policy of an op and replaces its earlier policy. The op may be one of the library or of
+ * a program, which may register it later.
  * @param out  receives a handle for ts_unregister(), which restores the old policy; may be NULL
  * Errors: TS_ERR_VALUE for a number that is not a policy, TS_ERR_REGISTRY (invalid op name),
  * TS_ERR_NULL, TS_ERR_MEMORY.
@@ -117,8 +119,8 @@ TS_API ts_status ts_autocast_register(const char *op, ts_autocast_policy policy,
                                       ts_registration **out);
 
 /**
- * True while the layer runs a cast of its own. A layer below sees an ordinary call of `to`; its
- * frame has the call site of the op that needs the cast.
+ * True while AUTOCAST calls the op `to` to cast an argument. Lower layers receive this call like
+ * any other; the call site in its frame is that of the op whose argument is cast.
  */
 TS_API bool ts_autocast_is_casting(void);
 

@@ -44,24 +44,24 @@ typedef struct ts_backward_opts {
 } ts_backward_opts;
 
 /** Computes the gradients of `loss` (one element) and adds them to ts_grad() of the leaves on which
- *  it depends. Frees the saved tensors. Errors: TS_ERR_AUTOGRAD (loss does not require grad, a
- *  saved tensor was written, or freed by an earlier backward, or an op has no gradient rule),
+ *  it depends. Frees the saved tensors. Errors: TS_ERR_AUTOGRAD (loss does not require grad; a
+ *  saved tensor was written, or an earlier backward freed it; an op has no gradient rule),
  *  TS_ERR_SHAPE (not one element), TS_ERR_NULL, TS_ERR_STATE (released), TS_ERR_MEMORY, and those
  *  of rules and hooks. After an error, the gradients of leaves may be incomplete and saved tensors
  *  freed. */
 TS_API ts_status ts_backward(ts_tensor *loss);
 /**
  * Backward from a root of any sizes, with options.
- * @param gradient  gradient of the root, with its sizes, dtype and device; TS_NONE means 1, for a
- *                  root of one element
+ * @param gradient  gradient of the root, with the root's sizes, dtype and device; TS_NONE means 1
+ *                  and is allowed only if the root has one element
  * Errors: those of ts_backward(), TS_ERR_SHAPE (sizes or dtype of gradient), TS_ERR_DEVICE,
  * TS_ERR_VALUE (opts).
  */
 TS_API ts_status ts_backward_ex(ts_tensor *root, ts_tensor *gradient, const ts_backward_opts *opts);
 /**
  * Returns the gradients of `output` with respect to `inputs`, and leaves ts_grad() of leaves
- * unchanged. As in a backward, tensors with ts_retain_grad() that the run reaches keep their
- * gradients.
+ * unchanged. As in ts_backward(), tensors marked by ts_retain_grad() accumulate their gradients if
+ * the run reaches them.
  * @param gradient  as in ts_backward_ex()
  * @param inputs    n tensors that require grad, leaves or not; n <= 256
  * @param grads     receives n tensors in the caller's scope; TS_NONE for an input on which the
@@ -77,10 +77,10 @@ TS_API ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *c
 /** A recorded call, or the accumulator of a leaf's gradient. */
 typedef struct ts_node ts_node;
 
-/** Called when the gradient of a tensor is complete, in the thread of the backward; calls are
- *  recorded only with create_graph. Returns the gradient to propagate: a tensor with grad's sizes,
- *  dtype and device (else TS_ERR_SHAPE, TS_ERR_DEVICE); TS_NONE means grad itself. NULL ends the
- *  backward with the recorded error, or TS_ERR_NULL. */
+/** Called in the thread of the backward when the gradient of a tensor is complete. Autograd records
+ *  the hook's op calls only with create_graph. Returns the gradient to propagate: a tensor with
+ *  grad's sizes, dtype and device (else TS_ERR_SHAPE, TS_ERR_DEVICE), or TS_NONE for grad itself.
+ *  NULL ends the backward with the recorded error, or TS_ERR_NULL. */
 typedef ts_tensor *(*ts_grad_hook)(void *payload, ts_tensor *grad);
 /** Handle of a hook of a tensor or a node, with which the program removes the hook. */
 typedef struct ts_hook ts_hook;
@@ -95,8 +95,8 @@ TS_API ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, 
 TS_API void ts_hook_remove(ts_tensor *t, ts_hook *hook);
 
 /**
- * Called before a node's rule, for a leaf before the accumulation, and after the hooks of its
- * result tensors.
+ * Called before a node's gradient rule and after the hooks of the node's result tensors; for a
+ * leaf, before its gradient is accumulated.
  * @param grads  gradients of the node's n results, TS_NONE where none arrived. The hook may replace
  *               entries (same sizes, dtype and device) or set them to TS_NONE; if all are TS_NONE,
  *               the rule or the accumulation does not run
@@ -114,8 +114,9 @@ typedef ts_status (*ts_node_pre_hook)(void *payload, ts_node *node, ts_tensor **
  */
 typedef ts_status (*ts_node_post_hook)(void *payload, ts_node *node, ts_tensor **input_grads, int n,
                                        ts_tensor *const *grads, int m);
-/** Adds a hook to a node; fn gets payload. Hooks of one kind run in the order of registration. out
- *  receives the handle for ts_node_hook_remove() and may be NULL. TS_ERR_NULL, TS_ERR_MEMORY. */
+/** Both add a hook to a node; fn gets payload. Hooks of one kind run in the order of registration.
+ *  out receives the handle for ts_node_hook_remove() and may be NULL. Errors: TS_ERR_NULL,
+ *  TS_ERR_MEMORY. */
 TS_API ts_status ts_node_hook_before(ts_node *node, ts_node_pre_hook fn, void *payload,
                                      ts_hook **out);
 TS_API ts_status ts_node_hook_after(ts_node *node, ts_node_post_hook fn, void *payload,
@@ -131,8 +132,9 @@ TS_API void ts_node_hook_remove(ts_node *node, ts_hook *hook);
 TS_API ts_node *ts_grad_node(ts_tensor *t);
 /** Name of the node's op or function; "leaf" for a leaf, "?" for NULL. */
 TS_API const char *ts_node_name(const ts_node *node);
-/** Number of tensor arguments of the call (members of lists count one each), and of its results. */
+/** Number of tensor arguments of the node's call; each member of a list counts. */
 TS_API int ts_node_inputs(const ts_node *node);
+/** Number of results of the node's call. */
 TS_API int ts_node_outputs(const ts_node *node);
 /** The node of the call that returned input i, or the accumulator of a leaf; borrowed. *output (if
  *  output is not NULL) receives the index of the input among that node's results. NULL if the input
@@ -140,13 +142,13 @@ TS_API int ts_node_outputs(const ts_node *node);
 TS_API ts_node *ts_node_next(const ts_node *node, int i, int *output);
 /** The leaf of an accumulator, borrowed; NULL for other nodes and if the leaf was freed. */
 TS_API ts_tensor *ts_node_leaf(const ts_node *node);
-/** Adds a reference to a node, which keeps it and all nodes that it depends on alive. Returns the
- *  node. NULL-safe. */
+/** Adds a reference to a node. It keeps alive the node and all nodes that ts_node_next() reaches
+ *  from it. Returns the node. NULL-safe. */
 TS_API ts_node *ts_node_retain(ts_node *node);
 /** Releases a reference of ts_node_retain(). NULL-safe. */
 TS_API void ts_node_release(ts_node *node);
-/** Writes the recorded call with shapes, dtypes and plain arguments: "sum((2, 3) f32, (1), false)".
- *  Returns its length, as snprintf. */
+/** Writes the recorded call as text, tensors as shapes and dtypes: "sum((2, 3) f32, (1), false)".
+ *  Returns the length of the whole text, as snprintf. */
 TS_API int ts_node_describe(const ts_node *node, char *buffer, size_t size);
 
 /** Formats of ts_autograd_write(): text, or the language of Graphviz. */
@@ -181,9 +183,9 @@ typedef struct ts_function {
                          ts_tensor **outputs, int m);
     ts_status (*backward)(ts_function_call *call, void *ctx, ts_tensor *const *grads, int m,
                           ts_tensor **input_grads, int n);
-    /** Optional: frees ctx, once per application, when its graph is freed, or immediately if
-     *  nothing was recorded (also after errors, except that of an invalid `size`). May run in any
-     *  thread. */
+    /** Optional: frees ctx. Called once per application: when the graph with the application is
+     *  freed, or immediately if nothing was recorded, also after errors, except that of an invalid
+     *  `size`. May run in any thread. */
     void (*release)(void *ctx);
     bool none_grads;  /**< backward gets TS_NONE where no gradient arrived, instead of zeros */
     bool once;        /**< backward cannot be differentiated; doing so is an error */
@@ -196,11 +198,11 @@ typedef struct ts_function {
  * @param outputs  receives m tensors (1 to 255), NULL after an error
  *
  * Errors name the function: those of forward, TS_ERR_NULL (a field of fn, an input or an output is
- * missing), TS_ERR_AUTOGRAD (forward wrote an input without marking it dirty, or did not return a
- * dirty input exactly once), TS_ERR_STATE (a released tensor, or a scope that forward did not
- * leave), TS_ERR_VALUE (fn->size, n, m), TS_ERR_MEMORY. ts_backward() returns those of the
- * function's backward, TS_ERR_NULL (a gradient is missing), TS_ERR_SHAPE, TS_ERR_DTYPE,
- * TS_ERR_DEVICE.
+ * missing), TS_ERR_AUTOGRAD (forward wrote an input without marking it dirty, did not return a
+ * dirty input exactly once, or marked it constant), TS_ERR_STATE (a released tensor, or a scope
+ * that forward did not leave), TS_ERR_VALUE (fn->size, n, m), TS_ERR_MEMORY. ts_backward() returns
+ * those of the function's backward, TS_ERR_NULL (a gradient is missing), TS_ERR_SHAPE,
+ * TS_ERR_DTYPE, TS_ERR_DEVICE.
  */
 TS_API ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *inputs,
                                    int n, ts_tensor **outputs, int m);
@@ -214,17 +216,18 @@ TS_API bool ts_function_needs(const ts_function_call *call, int i);
  * TS_ERR_MEMORY.
  */
 TS_API ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n);
-/** For backward: saved tensor i in the order of saving, borrowed. NULL with TS_ERR_AUTOGRAD if it
- *  was written after saving, or with TS_ERR_INDEX if there is no tensor i or no backward runs. */
+/** For backward: saved tensor i in the order of saving, borrowed. NULL with TS_ERR_AUTOGRAD if the
+ *  tensor was written after saving, or with TS_ERR_INDEX if there is no tensor i or no backward
+ *  runs. */
 TS_API ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i);
 /** For forward: declares that output k does not require grad. Integer and bool outputs never do.
  *  TS_ERR_INDEX if there is no output k. */
 TS_API ts_status ts_function_mark_constant(ts_function_call *call, int k);
 /**
- * For forward, before it writes input i in place. The input must then be one of the outputs.
- * TS_ERR_AUTOGRAD if the application is recorded and the input is a leaf that requires grad, is a
- * view, or shares its memory with another live tensor; TS_ERR_INDEX if input i is TS_NONE or does
- * not exist.
+ * For forward: declares that it will write input i in place; call this function before the write.
+ * The input must then be one of the outputs. TS_ERR_AUTOGRAD if the application is recorded and the
+ * input is a leaf that requires grad, is a view, or shares its memory with another live tensor;
+ * TS_ERR_INDEX if input i is TS_NONE or does not exist.
  */
 TS_API ts_status ts_function_mark_dirty(ts_function_call *call, int i);
 
@@ -254,8 +257,8 @@ typedef ts_status (*ts_recompute_fn)(void *ctx, ts_tensor *const *inputs, int n,
 typedef struct ts_recompute_opts {
     size_t size;                /**< sizeof(ts_recompute_opts) */
     void (*release)(void *ctx); /**< frees ctx when the graph is freed, or immediately if nothing
-                                     was recorded (also after errors, except that of an invalid
-                                     `size`) */
+                                     was recorded, also after errors, except that of an invalid
+                                     `size`; NULL: nothing to free */
 } ts_recompute_opts;
 
 /**

@@ -30,7 +30,7 @@ TS_BEGIN_DECLS
 
 /**
  * Version of struct ts_backend and of kernel.h. While it is 0, a backend must have been built with
- * the same headers: version and struct_size must be equal.
+ * the library's headers: abi_version and struct_size must be equal to the library's.
  */
 #define TS_BACKEND_ABI 0u
 
@@ -41,27 +41,31 @@ typedef enum ts_backend_flag {
     TS_BACKEND_WHOLE_OPS = 2     /**< the backend's fallback takes precedence over composites */
 } ts_backend_flag;
 
-/** Captured work of a stream, which is replayed as a whole; opaque to the library. */
+/** A capture: the recorded work of a stream, which is replayed as a whole; opaque to the library.
+ *  It consists of numbered parts: capture_part() begins a part, which ends at the next call of
+ *  capture_part() or capture_end(). In the library, a part is one step of a plan (compile.h). */
 typedef struct ts_capture ts_capture;
-/** Two parts of a capture, of which one runs after the other. */
+/** Two parts of a capture, by number: `after` runs after `before`. */
 typedef struct ts_part_pair {
     int before, after;
 } ts_part_pair;
 
 /**
- * A call of a fused group: a frame that is ready for its kernel. All calls of a group are on one
- * device and iterate over the same sizes, the group's sizes. They run as if in order: a call reads
- * the results of earlier calls. A group consists of these calls:
+ * A call of a fused group: a frame that is ready for its kernel. A fused group is a list of calls
+ * of a compiled function (compile.h) that the backend runs as one kernel or a few. All calls of a
+ * group are on one device and iterate over the same sizes, the group's sizes. They run as if in
+ * order: a call reads the results of earlier calls. A group consists of these calls:
  *
  * - Pointwise calls, with a result of the group's sizes.
  * - Calls by rows (ts_kernel_row_dims() is not 0), with an argument 0 of the group's sizes. A row
- *   has the same number of last dims in all of them. Each tensor of the group is then contiguous
- *   along a row or has one element per row, results of pointwise calls included. No call of the
- *   group reads a result that is a sum over rows or that lacks the dims of a row.
+ *   consists of the last dims; their number is the same in all these calls. Each tensor of the
+ *   group is then contiguous along a row or has one element per row, results of pointwise calls
+ *   included. No call of the group reads a result that is a sum over rows or that lacks the dims of
+ *   a row.
  * - Only in groups without calls by rows: reductions (ts_kernel_row_dims() is 0) of the same
  *   adjacent dims and dtype, with an argument 0 of the group's sizes. Such a group may also have
- *   pointwise calls whose tensors have the sizes of the reductions' results, except for dims of
- *   size 1, or one element.
+ *   pointwise calls whose tensors have one element or the sizes of the reductions' results,
+ *   where dims of size 1 do not count.
  * - Only as the first call: a product. All other calls are then its epilogue
  *   (ts_backend.epilogue_cost).
  *
@@ -87,7 +91,7 @@ typedef struct ts_group_report {
 
 /** A kernel, copy or memset that a device ran. Times are in ns, on the clock of profile_clock. */
 typedef struct ts_device_work {
-    uint64_t tag; /**< the tag of the thread that queued it; 0: none */
+    uint64_t tag; /**< the tag (profile_tag) of the thread that queued it; 0: none */
     int64_t begin_ns, end_ns;
     int64_t called_ns, queued_ns; /**< begin and end of the host's call; 0: unknown */
     const char *name; /**< a kernel's name, for tools; NULL: unknown. Valid as long as the record */
@@ -101,7 +105,7 @@ typedef struct ts_device_work {
 } ts_device_work;
 /** A call that blocks the host, which cannot queue work meanwhile. */
 typedef struct ts_device_wait {
-    uint64_t tag; /**< the tag of the calling thread; 0: none */
+    uint64_t tag; /**< the tag (profile_tag) of the calling thread; 0: none */
     int64_t begin_ns, end_ns;
     bool allocates; /**< true: it allocates or frees device memory; false: it waits for work */
 } ts_device_wait;
@@ -121,7 +125,7 @@ typedef struct ts_device_record {
  * Functions of a backend. Each gets the struct's `state`; `device` is a device's index. Several
  * threads may call them at the same time. Functions that return ts_status record errors with
  * ts_error_set(). A function marked "(optional: ...)" may be NULL; the text after the colon says
- * how the library then behaves.
+ * how the library then behaves. A function marked "(required with f)" must not be NULL if f is not.
  *
  * Only the backend dereferences a memory address: the library adds byte offsets to it (views) and
  * passes it on. Sizes are in bytes, above 0. Copies are queued in order on a stream. A copy from
@@ -214,12 +218,13 @@ typedef struct ts_backend {
 
     /** Begins a capture: until capture_end, the backend records the work that the calling thread
      *  queues on *stream, and does not run it. If *capture is NULL, the backend makes a new
-     *  capture; otherwise the work replaces parts of *capture. Until capture_end the library
-     *  neither allocates, nor copies from or to the host, nor waits.
+     *  capture; otherwise the recorded parts replace those of the same numbers in *capture. Until
+     *  capture_end the library neither allocates, nor copies from or to the host, nor waits.
      *  (optional: work is never captured) */
     ts_status (*capture_begin)(void *state, int device, ts_capture **capture, ts_stream **stream);
-    /** Begins part number `part` of the captured work; numbers ascend within a capture. (required
-     *  with capture_begin, as are capture_end, capture_replay and capture_free) */
+    /** Ends the current part of the captured work and begins part number `part`; numbers ascend
+     *  within a capture. (required with capture_begin, as are capture_end, capture_replay and
+     *  capture_free) */
     ts_status (*capture_part)(void *state, int device, ts_capture *capture, int part);
     /** Ends capturing and writes the number of kernel launches of a replay to *launches. It is an
      *  error if the kernels of a replaced part changed. After an error the library frees the
@@ -230,22 +235,23 @@ typedef struct ts_backend {
     /** Frees a capture, also one that was begun but not ended. Waits for its replays. */
     void (*capture_free)(void *state, int device, ts_capture *capture);
 
-    /** True if the backend can run a call, pointwise, by rows or a reduction, as a part of a fused
-     *  group. The frame is the kernel's frame, except that its tensors have no memory; `kernel` is
-     *  the call's kernel.
+    /** True if the backend can run a call of a fused group: a pointwise call, a call by rows or a
+     *  reduction (see ts_group_call). The frame is the kernel's frame, except that its tensors have
+     *  no memory; `kernel` is the call's kernel.
      *  (optional: no groups) */
     bool (*group_takes)(void *state, ts_frame *frame, ts_kernel kernel);
     /** The cost of running calls[0] as a product whose epilogue computes calls[1] to
      *  calls[count - 1], by group_run, which then gets exactly these calls. It is the time that the
      *  epilogue adds to the product, in bytes of memory traffic, beyond loads and stores of the
-     *  calls' tensors. Later calls have one result and read one of an earlier call. The function
-     *  must not access elements. A tensor that has an address (ts_kernel_data()) must be stored; a
-     *  tensor whose address is NULL is used by these calls only.
+     *  calls' tensors. Each call after calls[0] has one result and reads the result of an earlier
+     *  call. The function must not access elements. A tensor that has an address (ts_kernel_data())
+     *  must be stored; a tensor whose address is NULL is used by these calls only.
      *  Negative: not possible, or calls[0] is not a product.
      *  (optional, only with group_takes: products have no epilogues) */
     int64_t (*epilogue_cost)(void *state, const ts_group_call *calls, int count);
-    /** Queues all calls of a group as fused kernels and fills *report. If it records and returns
-     *  TS_ERR_UNSUPPORTED, the library runs the calls one by one. (required with group_takes) */
+    /** Queues all calls of a group as fused kernels and fills *report. If the function records and
+     *  returns TS_ERR_UNSUPPORTED, the library runs the calls one by one. (required with
+     *  group_takes) */
     ts_status (*group_run)(void *state, int device, const ts_group_call *calls, int count,
                            ts_stream *stream, ts_group_report *report);
     /** Like group_run, for `members` groups with the same calls over different tensors, ideally as

@@ -31,8 +31,8 @@ typedef struct ts_check_place {
     const void *site;     /**< return address of that function, as in ts_error_site() */
 } ts_check_place;
 
-/** Records TS_ERR_NULL for entry `index` of the list of arguments `names` ("a, b, c"). If the
- *  argument is an object and a failure is recorded, returns that failure instead. */
+/** Records and returns TS_ERR_NULL for argument number `index`, from 0, of the list `names`
+ *  ("a, b, c"). If `object` is true and a failure is recorded already, returns that failure. */
 TS_API ts_status ts_check_null(ts_check_place at, const char *names, int index, bool object)
     __attribute__((cold));
 /** Checks n tensors, called "a, b, c" in `names`. The first invalid one decides the error: NULL

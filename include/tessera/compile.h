@@ -15,9 +15,12 @@
  * The function's C code runs on each call (except with the option `replay`), so branches, loops and
  * variables behave as in C. The LAZY backend records the function's op calls (forward, backward and
  * optimizer) and does not run them. When the function returns or reads a value, the library looks
- * for a plan, makes one if there is none, and runs the recording by the plan. On the CPU, plans may
- * be too small to gain, or slower than eager calls when the library times both. Most later calls
- * then run without a recording, unless fullgraph, graph or replay is set; ts_explain() says so.
+ * for a plan, makes one if there is none, and runs the recording by the plan.
+ *
+ * On the CPU a plan may be too small to repay its recording; for some plans the library times calls
+ * with and without the plan. If a plan does not gain, most later calls run eagerly, without a
+ * recording, and ts_explain() says so. With fullgraph, graph or replay, every call is recorded or
+ * replayed.
  *
  * A plan says how to run all recordings of one structure: equal ops, sizes, strides, dtypes,
  * integers and flags. Floating-point numbers, seeds and step counts may differ. A read of a value,
@@ -72,9 +75,9 @@ TS_API ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts 
 /**
  * Makes a compiled function that runs the eager kernels of fn as one device graph: ts_compile()
  * with fullgraph, graph, replay, no groups and no recomputation. The first two calls run fn, the
- * third captures, and each later call is one launch. Anything that prevents this is an error that
- * names the op call and its site: a read of a value, an op whose result sizes depend on values, a
- * kernel that waits for the device, a number that changes without a declared source
+ * third call captures the graph, and each later call is one launch. Anything that prevents this is
+ * an error that names the op call and its site: a read of a value, an op whose result sizes depend
+ * on values, a kernel that waits for the device, a number that changes without a declared source
  * (ts_number_from()), a tensor that fn keeps without ts_replaces().
  * Errors: as ts_compile(). The calls have the errors of ts_compiled_call() with these options.
  */
@@ -87,8 +90,9 @@ TS_API void ts_compiled_free(ts_compiled *compiled);
  * direct call of fn, except for the last bits in the cases that docs/compile.md lists. Temporaries
  * of fn are released when it returns, as if it opened a scope. Inside another compiled call, or
  * inside ts_trace(), fn runs as a part of that call; inside a kernel it runs eagerly. The
- * environment variable TS_COMPILE stops before a stage: off makes fn run eagerly; trace runs the
- * recorded calls one by one; lower also drops and moves calls; fuse also makes pointwise groups.
+ * environment variable TS_COMPILE names the last stage that runs. off: fn runs eagerly; trace: the
+ * recorded calls run one by one; lower: calls are also dropped and moved; fuse: pointwise groups
+ * are also made; full, the default: all stages.
  * @param inputs   ninputs tensors, passed to fn; TS_NONE is an error
  * @param outputs  receives noutputs tensors in the innermost scope; fn may return TS_NONE. NULL
  *                 after an error. Inputs and outputs may be in one array
@@ -113,10 +117,10 @@ TS_API ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *input
  * - the memory that ts_depends_on() declares
  *
  * A replay leaves the state that the function would leave: written tensors and their versions,
- * gradients, the generator, step counts of optimizers, outputs. It has no other effect of the
- * function's C code: the function sets and counts no variables, and its branches and pointers are
- * those of the two equal calls. The option `verify` detects calls that would differ. A number that
- * changes between calls needs a declared source.
+ * gradients, the generator, step counts of optimizers, outputs. Because the function's C code does
+ * not run, a replay does not change the function's variables, and it uses the branches and pointers
+ * of the two equal calls. The option `verify` detects calls that would differ. A number that
+ * changes between calls needs a declared source (ts_number_from()).
  *
  * There are no replays if the function reads a value, keeps a tensor that is not an output, returns
  * a tensor with a history or sets the generator's state, or if a user's layer, anomaly mode or a
@@ -143,21 +147,21 @@ TS_API ts_status ts_number_from(const char *op, const char *argument, const doub
 TS_API ts_status ts_counts_from(const char *op, const char *argument, int64_t *const *cells,
                                 int64_t n);
 /** Declares memory that decides which calls the compiled function makes. Copies the bytes; the
- *  compiled function is replayed only while they are unchanged. The memory must stay valid as a
- *  cell of ts_number_from(). Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
+ *  compiled function is replayed only while they are unchanged. The memory must stay valid as long
+ *  as a cell of ts_number_from(). Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_depends_on(const void *memory, size_t bytes);
 /**
  * Declares that the compiled function replaces the tensor in *variable: it releases the old one, if
  * any, and stores another that it got from ts_retain(). Call it before the change. Replays replace
  * the tensor in the same way. Without the declaration, a tensor that the function keeps forbids
- * replays. The variable must stay valid as a cell of ts_number_from().
+ * replays. The variable must stay valid as long as a cell of ts_number_from().
  * @param variable  address of a variable that owns a tensor or is NULL or TS_NONE
  * Errors: TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_replaces(ts_tensor **variable);
 /** Invalidates all replays: the next call of each compiled function runs the function. Call it when
- *  state changes on which compiled functions depend; the library's modules and optimizers do.
- *  Cells declared before are not read again. */
+ *  state changes on which compiled functions depend; the library's modules and optimizers call it
+ *  themselves. Cells that were declared before the call are not read again. */
 TS_API void ts_state_changed(void);
 
 /* --------------------------------------------------------------------------------- reports ---- */
@@ -177,11 +181,11 @@ typedef struct ts_compile_stats {
     int64_t fused_bytes; /**< newest plan: bytes that its calls move with its groups */
     double compile_ms;  /**< time spent making plans, ms */
     int64_t captures;   /**< captures of plans as device graphs, repeated ones included */
-    int64_t replays;    /**< recordings that ran as a device graph */
+    int64_t replays;    /**< recordings that ran as a device graph (option graph) */
     int64_t replaced;   /**< calls captured again before a launch of their device graph because a
                              number or an address had changed */
     int64_t launches;   /**< kernel launches in the newest device graph */
-    int64_t skipped;    /**< calls that ran without the function (option replay) */
+    int64_t skipped;    /**< calls that were replayed without the function (option replay) */
     int64_t verified;   /**< calls that ran the function for a comparison (option verify) */
     int64_t kernels;    /**< kernels compiled for groups on devices other than the CPU */
     int64_t kernels_read; /**< kernels for such groups that were read from disk */

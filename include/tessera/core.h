@@ -3,11 +3,11 @@
  * Tensors, dtypes, devices, scopes, errors, random seeds, memory statistics.
  *
  * Ownership: a function that returns a new `ts_tensor *` adds it to the calling thread's innermost
- * scope (TS_SCOPE), which releases it when the block ends; outside of all scopes, the end of the
- * thread does. If a function returns one of its arguments, that tensor keeps its owner; so does a
- * tensor that a comment calls "borrowed". ts_keep() moves a tensor to the parent scope, ts_drop()
- * releases it early; call both in the thread of the scope. Objects that hold tensors use
- * ts_retain() and ts_release().
+ * scope (TS_SCOPE), which releases it when the block ends; outside of all scopes, the tensor is
+ * released when the thread ends. If a function returns one of its arguments, that tensor keeps its
+ * owner; so does a tensor that a comment calls "borrowed". ts_keep() moves a tensor to the parent
+ * scope, ts_drop() releases it early; call both in the thread of the scope. Objects that hold
+ * tensors use ts_retain() and ts_release().
  *
  * Errors: a failed call returns NULL or a status other than TS_OK, and writes code and message to
  * the calling thread's error record. A call that gets the NULL of a failed call fails too, with the
@@ -87,7 +87,8 @@ TS_API void ts_error_clear(void);
 TS_API void ts_error_print(void);
 /**
  * Records a failure of user code as the root failure, which propagates like a library failure. The
- * message is cut to 1,199 bytes and escaped as by ts_escape_text(), except line feeds and tabs.
+ * message is cut to 1,199 bytes and escaped as by ts_escape_text() (program.h), except line feeds
+ * and tabs.
  * @return status, so that a function can `return ts_error_set(TS_ERR_VALUE, "...", ...)`;
  *         TS_ERR_INTERNAL if status is TS_OK; the code of an earlier failure that stays, because a
  *         number of its NULL was read
@@ -150,7 +151,8 @@ static inline ts_status ts_status_of_mistake(void (*tried)(void))
 
 /* -------------------------------------------------------------------------- logging ------ */
 
-/** Receives one log line without newline, in the thread that logs it. topic: e.g. "dispatch". */
+/** Receives one log line, without newline, in the thread that logs it. topic: a name such as
+ *  "dispatch". */
 typedef void (*ts_log_fn)(void *payload, const char *topic, const char *line);
 /**
  * Sets the callback that receives the log lines of all topics and threads; NULL restores the
@@ -214,8 +216,8 @@ typedef struct ts_device {
  *  copy a text that must last. */
 TS_API const char *ts_device_name(ts_device device);
 /** Parses a device name in any case: "cpu", "meta", "cuda", "cuda:1" or the name of a loaded
- *  plugin, with an index up to 255. Neither opens the backend nor checks that the device exists, as
- *  ts_device_open() does. Errors: TS_ERR_VALUE for any other name, TS_ERR_NULL. */
+ *  plugin, with an index up to 255. Neither opens the backend nor checks that the device exists;
+ *  ts_device_open() does both. Errors: TS_ERR_VALUE for any other name, TS_ERR_NULL. */
 TS_API ts_status ts_device_from_name(const char *name, ts_device *device);
 /** The calling thread's default device: factories without a device argument create tensors on it.
  *  Initially the CPU. */
@@ -382,10 +384,10 @@ typedef struct ts_scope {
 TS_API int ts_scope_enter(ts_scope *scope, const char *place);
 /**
  * Ends a scope; TS_SCOPE calls it at the end of its block. Releases the scope's temporaries, and
- * those of inner scopes that a jump or an exception skipped. Restores the key masks, grad mode and
- * autocast regions that the thread had when the scope opened. For a scope that did not open
- * (ts_scope_enter()) it does nothing. If the scope was ended before or belongs to another thread,
- * it only records TS_ERR_STATE; for NULL, TS_ERR_NULL.
+ * those of inner scopes that a jump or an exception skipped. Restores the key masks (dispatch.h),
+ * the grad mode and the autocast regions that the thread had when the scope opened. For a scope
+ * that did not open (ts_scope_enter()) it does nothing. If the scope was ended before or belongs to
+ * another thread, it only records TS_ERR_STATE; for NULL, TS_ERR_NULL.
  */
 TS_API void ts_scope_leave(ts_scope *scope);
 
@@ -403,8 +405,8 @@ TS_API void ts_scope_leave(ts_scope *scope);
 /** Moves t from the innermost scope to its parent; a tensor that the innermost scope does not own
  *  keeps its owner. Returns t, or NULL with TS_ERR_STATE if t was released. NULL-safe. */
 TS_API ts_tensor *ts_keep(ts_tensor *t);
-/** Releases the scope's reference to t before the scope ends. Does nothing if no scope owns t.
- *  Records TS_ERR_STATE if t was released already. NULL-safe. */
+/** Releases the reference of the scope that owns t, before that scope ends. Does nothing if no
+ *  scope owns t. Records TS_ERR_STATE if t was released already. NULL-safe. */
 TS_API void ts_drop(ts_tensor *t);
 /** Adds a reference for an object that holds t. Returns t, or NULL with TS_ERR_STATE if t was
  *  released. NULL-safe. */

@@ -2,6 +2,7 @@
  * @file dispatch.h
  * The dispatcher: keys, values, frames, registration, redispatch, timers.
  *
+ * A key is the number of a layer or a backend. A tensor has a set of keys, and a thread adds keys.
  * A call passes one frame through the layers of its key set, from the highest key to the lowest.
  * Each layer does its work and calls ts_redispatch(), which excludes the layer's key and calls the
  * next slot. The lowest slot is a backend's kernel. Bit i of the key set selects slot i of the op's
@@ -186,9 +187,9 @@ static inline ts_scalar ts_value_unbox(const ts_value *v)
 
 /* ------------------------------------------------------------------------------ frames ---- */
 
-typedef struct ts_thread ts_thread;
-typedef struct ts_op_table ts_op_table;
-typedef struct ts_plan ts_plan;
+typedef struct ts_thread ts_thread;     /**< the library's state of a thread; opaque */
+typedef struct ts_op_table ts_op_table; /**< the slots of an op; opaque */
+typedef struct ts_plan ts_plan;         /**< what a shape rule computes (kernel.h); opaque */
 typedef struct ts_frame ts_frame;
 
 /** Type of all kernels: of layers, composites, fallbacks and backends. */
@@ -250,8 +251,8 @@ TS_API ts_status ts_call_for(const ts_frame *frame, int op, const ts_value *args
  *  already, t stays there and the reference is released. Returns t, or NULL with TS_ERR_STATE if t
  *  was released. NULL-safe. */
 TS_API ts_tensor *ts_adopt(ts_tensor *t);
-/** Writes the call with shapes, dtypes and plain arguments: "add((2, 3) f32, (3) f32)". Returns its
- *  length, as snprintf. buffer may be NULL if size is 0. */
+/** Writes the call as text, tensors as shapes and dtypes: "add((2, 3) f32, (3) f32)". Returns the
+ *  length of the whole text, as snprintf. buffer may be NULL if size is 0. */
 TS_API int ts_frame_describe(const ts_frame *frame, char *buffer, size_t size);
 
 /* -------------------------------------------------------------------------- registration -- */
@@ -319,8 +320,8 @@ TS_API ts_status ts_register_fallback(ts_key key, ts_kernel kernel, ts_registrat
 TS_API ts_status ts_key_prefer_fallback(ts_key key, bool prefer);
 
 /** Switches a layer on or off for all calls of the calling thread; the end of a scope does not undo
- *  it. A layer that is off still gets calls with a tensor that has its key. TS_ERR_VALUE for a key
- *  that is not a layer's. */
+ *  it. A layer that is off still gets calls with a tensor that has the layer's key. TS_ERR_VALUE
+ *  for a key that is not a layer's. */
 TS_API ts_status ts_layer_enable(ts_key key, bool on);
 /** Like ts_layer_enable() for all threads, present and future. */
 TS_API ts_status ts_layer_enable_all(ts_key key, bool on);
@@ -440,7 +441,7 @@ typedef enum ts_timers_format { TS_TIMERS_TABLE, TS_TIMERS_CSV, TS_TIMERS_JSON }
 /**
  * Writes, for each thread, a row per (op, layer) with calls and self time (without inner calls),
  * and rows for the backward engine, the timers' own calibrated cost and the time between calls. The
- * rows sum exactly to the wall time, a sum over threads. A build without timers writes no rows.
+ * rows sum exactly to the wall time summed over threads. A build without timers writes no rows.
  * Errors: TS_ERR_NULL, TS_ERR_VALUE (format), TS_ERR_MEMORY, TS_ERR_IO.
  */
 TS_API ts_status ts_timers_write(FILE *out, ts_timers_format format);

@@ -3,8 +3,8 @@
  * Gradient rules for operators registered at run time.
  *
  * A gradient rule (vector-Jacobian product) reads the gradients of an op's results, saved tensors
- * and plain arguments, and sets the gradient of each argument that needs one. A rule consists of
- * ordinary ops, so it can be differentiated again if these ops can be:
+ * and arguments that are not tensors, and sets the gradient of each argument that needs one. A rule
+ * consists of ordinary ops, so it can be differentiated again if these ops can be:
  *
  *     static ts_status scaled_mul(ts_vjp_call *call)          // y = a * b * s
  *     {
@@ -39,7 +39,8 @@ typedef ts_status (*ts_vjp_rule)(ts_vjp_call *call); /**< a gradient rule */
 #define TS_SAVE_RET(i) (1u << (16 + (i)))
 
 /** The tensors that autograd saves when it records a call, for the rule to read; zero is default.
- *  If a bit names a result that the caller of the op did not request, the op computes it too. */
+ *  If a bit names a result that the caller of the op did not request, the op computes this
+ *  result too. */
 typedef struct ts_vjp_opts {
     size_t size;                     /**< sizeof(ts_vjp_opts) */
     uint32_t saves;                  /**< TS_SAVE_ bits of tensors that each run reads; 0: none */
@@ -50,7 +51,7 @@ typedef struct ts_vjp_opts {
 /**
  * Registers an op's gradient rule, for calls that are recorded from now on; replaces an earlier
  * rule. The op itself may be registered later.
- * @param opts  NULL: the rule reads only gradients and plain arguments
+ * @param opts  NULL: the rule reads no saved tensors
  * Errors: TS_ERR_NULL (no name, no rule), TS_ERR_VALUE (size), TS_ERR_REGISTRY (invalid name),
  * TS_ERR_MEMORY.
  */
@@ -68,7 +69,7 @@ TS_API bool ts_rule_needs(const ts_vjp_call *call, int i);
 /** True if member k of list argument i needs a gradient. */
 TS_API bool ts_rule_needs_member(const ts_vjp_call *call, int i, int k);
 /** Saved tensor of argument i, borrowed until the rule returns. TS_NONE for an absent optional
- *  argument. NULL with TS_ERR_AUTOGRAD if it was written after the forward call, with
+ *  argument. NULL with TS_ERR_AUTOGRAD if the tensor was written after the forward call, with
  *  TS_ERR_INTERNAL if the rule's options do not save it, or with an error of ts_recompute(). */
 TS_API ts_tensor *ts_rule_saved_arg(ts_vjp_call *call, int i);
 /** Saved tensor of member k of list argument i, as ts_rule_saved_arg(). */
@@ -82,7 +83,7 @@ TS_API const ts_value *ts_rule_arg(const ts_vjp_call *call, int i);
  *  drew its numbers. */
 TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
 /** Sets the gradient of argument i. grad is borrowed, must live until the rule returns, and must be
- *  on the argument's device, which is not checked. The engine sums it to the argument's sizes and
+ *  on the argument's device, which is not checked. The engine sums grad to the argument's sizes and
  *  casts it to the argument's dtype, which undoes broadcasting and promotion. If grad is NULL, an
  *  op of the rule failed, and its recorded error is returned. Errors: TS_ERR_NULL (TS_NONE),
  *  TS_ERR_STATE (released); TS_ERR_SHAPE if the argument's sizes do not broadcast to grad's;
@@ -91,9 +92,9 @@ TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
 TS_API ts_status ts_rule_give(ts_vjp_call *call, int i, ts_tensor *grad);
 /** Sets the gradient of member k of list argument i, as ts_rule_give(). */
 TS_API ts_status ts_rule_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);
-/** Undoes broadcasting: returns g summed to the sizes of argument i, in g's dtype; ts_rule_give()
- *  casts it. g itself if argument i is not a tensor. NULL-safe. Errors: those of
- *  ts_sum_to_size(). */
+/** Undoes broadcasting: returns g summed to the sizes of argument i, in g's dtype; returns g itself
+ *  if argument i is not a tensor. ts_rule_give() casts the sum to the argument's dtype. NULL-safe.
+ *  Errors: those of ts_sum_to_size(). */
 TS_API ts_tensor *ts_rule_reduce_to(ts_vjp_call *call, int i, ts_tensor *g);
 
 TS_END_DECLS

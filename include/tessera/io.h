@@ -3,10 +3,11 @@
  * Tensors in files: safetensors, npy and npz, images (PNG), data sets (IDX, CIFAR, CSV),
  * checkpoints of a training run.
  *
- * Files are untrusted: the library checks everything before it allocates a tensor. An invalid file
- * is TS_ERR_FORMAT; the message has the file and the expected and actual value. A save replaces the
- * file and never writes to the old one: a failed or killed save leaves the old file as it was, and
- * programs that have the old file open can still read it. docs/files.md describes the formats.
+ * Files are untrusted: the library checks sizes and types before it allocates a tensor. An invalid
+ * file is TS_ERR_FORMAT; the message has the file's name and the expected and actual value. A save
+ * replaces the file and never writes to the old one: a failed or killed save leaves the old file as
+ * it was, and programs that have the old file open can still read it. docs/files.md describes the
+ * formats.
  *
  * Several threads may read an opened file at once. Only one thread may close it, after the others
  * have finished, and only one may save to a path at a time.
@@ -41,7 +42,7 @@ TS_API ts_safetensors *ts_safetensors_open(const char *path, const ts_safetensor
 /** Closes the file; tensors that were loaded stay. NULL-safe. */
 TS_API void ts_safetensors_close(ts_safetensors *st);
 
-/* If st is NULL, these functions return what an empty file gives, without an error. */
+/* If st is NULL, these functions return the same as for an empty file, without an error. */
 /** Number of tensors. Their indices follow the order of their data in the file. */
 TS_API int64_t ts_safetensors_count(const ts_safetensors *st);
 /** Index of the tensor of that name; -1, without an error, if there is none. */
@@ -105,9 +106,10 @@ TS_API ts_status ts_safetensors_save(const char *path, const char *const *names,
 
 /**
  * Reads a NumPy file of version 1.0, 2.0 or 3.0, in C or Fortran order, into a contiguous CPU
- * tensor. Accepts f8, f4, f2, i8, i4, i2, u4 and u2 in both byte orders, and i1, u1 and b1; i1, i2
- * and u2 become i32, u4 becomes i64. Other types, and objects (pickles), are TS_ERR_DTYPE. Further
- * errors: TS_ERR_IO, TS_ERR_FORMAT, TS_ERR_NULL, TS_ERR_MEMORY.
+ * tensor. Accepts the NumPy types (a letter and the number of bytes) f8, f4, f2, i8, i4, i2, u4 and
+ * u2 in both byte orders, and i1, u1 and b1. i1, i2 and u2 become i32, u4 becomes i64. Other types,
+ * and objects (pickles), are TS_ERR_DTYPE. Further errors: TS_ERR_IO, TS_ERR_FORMAT, TS_ERR_NULL,
+ * TS_ERR_MEMORY.
  */
 TS_API ts_tensor *ts_npy_load(const char *path);
 /** Writes a CPU tensor as version 1.0 in C order. Errors: TS_ERR_DEVICE (not on the CPU),
@@ -150,10 +152,11 @@ typedef struct ts_png_opts {
     size_t size;        /**< sizeof(ts_png_opts) */
     int channels;       /**< C: 1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha; 0: as in the file,
                              where a palette is RGB and transparent colours (tRNS) add alpha */
-    bool indices;       /**< return the integers that the file stores for a palette or grey image,
+    bool indices;       /**< for a palette or grey image, return the integers that the file stores,
                              such as the classes of a mask: palette indices, or grey values without
-                             alpha and without scaling, (1, H, W), i32 if they have 16 bits and
-                             else u8; `channels` is ignored. No effect on RGB images */
+                             alpha and without scaling. The result is (1, H, W), i32 if the values
+                             have 16 bits, else u8; `channels` is ignored. No effect on RGB
+                             images */
     int64_t max_pixels; /**< limit of H * W, up to 2^40; larger images are TS_ERR_FORMAT; 0: 2^26 */
 } ts_png_opts;
 /**
@@ -185,11 +188,11 @@ TS_API ts_tensor *ts_idx_load(const char *path);
  * new CPU tensors: train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
  * t10k-labels-idx1-ubyte, decompressed. The names may have a '.' before "idx" instead of the '-'.
  * @param dir      folder of the files
- * @param classes  1 to 256; labels are below
- * @param images, labels  receive those of training, (N, H, W) u8 and (N) i64, N >= 1
- * @param test_images, test_labels  receive those of the test, (M, H, W) and (M), M >= 1
- * Errors as ts_idx_load(), and TS_ERR_VALUE (classes); TS_ERR_FORMAT if the files do not belong
- * together.
+ * @param classes  1 to 256; each label must be below it (TS_ERR_FORMAT)
+ * @param images, labels  receive the training set, (N, H, W) u8 and (N) i64, N >= 1
+ * @param test_images, test_labels  receive the test set, (M, H, W) u8 and (M) i64, M >= 1
+ * Errors as ts_idx_load(), and TS_ERR_VALUE (classes); TS_ERR_FORMAT if a set has not one label per
+ * image, or if the images of the two sets have different sizes.
  */
 TS_API ts_status ts_mnist_load(const char *dir, int classes, ts_tensor **images, ts_tensor **labels,
                                ts_tensor **test_images, ts_tensor **test_labels);
@@ -295,8 +298,8 @@ TS_API ts_status ts_checkpoint_number(const ts_checkpoint *checkpoint, const cha
  *  bytes, the final NUL included; TS_ERR_VALUE, and text is unchanged, if `size` is too small. */
 TS_API ts_status ts_checkpoint_text(const ts_checkpoint *checkpoint, const char *const *keys,
                                     int nkeys, char *text, size_t size);
-/** The reasons why ts_checkpoint_find() skipped newer checkpoints, one line each, escaped as by
- *  ts_escape_text(); "" if it skipped none. */
+/** Text with the reasons why ts_checkpoint_find() skipped newer checkpoints, one line each, escaped
+ *  as by ts_escape_text(); "" if it skipped none. */
 TS_API const char *ts_checkpoint_report(const ts_checkpoint *checkpoint);
 /** The tensors of a section; NULL with TS_ERR_INDEX if the name is unknown, or TS_ERR_NULL. */
 TS_API const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint,

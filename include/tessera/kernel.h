@@ -28,25 +28,26 @@ TS_BEGIN_DECLS
 typedef struct ts_kernel_opts {
     size_t size;        /**< sizeof(ts_kernel_opts) */
     const char *schema; /**< schema that the kernel was written for; NULL skips the check */
-    uint32_t dtypes;    /**< bits of the compute dtypes that it supports; 0: all. If it supports f32
-                             and not bf16 or f16, calls in these run in f32 on copies, except
-                             conversions and ops that write an argument. Calls in other dtypes run
-                             on the CPU if the backend has TS_BACKEND_CPU_FALLBACK; otherwise they
-                             are TS_ERR_DTYPE */
+    uint32_t dtypes;    /**< bits of the compute dtypes that the kernel supports; 0: all. If a
+                             kernel supports f32 but not bf16 or f16, the library runs calls in
+                             bf16 or f16 on f32 copies, except conversions, ops that write an
+                             argument, and calls with bf16 or f16 tensors in a list. Other calls
+                             in unsupported dtypes run on the CPU if the backend has
+                             TS_BACKEND_CPU_FALLBACK; otherwise they are TS_ERR_DTYPE */
     bool strided;       /**< accepts any strides. If false, the library copies tensors that are not
                              contiguous before the call, except arguments that the op writes and
                              members of lists. Kernels of pointwise ops get any strides in either
                              case (ts_kernel_space()) */
     bool converts;      /**< accepts tensors on its device whose dtype is not the compute dtype, and
                              rounds their elements to the compute dtype. If false, the library
-                             casts such tensors before the call. In either case it may cast a small
-                             tensor that is broadcast to a large result */
+                             casts such tensors before the call. In either case the library may cast
+                             a small tensor that is broadcast to a large result */
     bool layouts;       /**< accepts tensors, and fills new results, in layouts that the shape rule
                              allows, such as channels-last; other tensors are packed */
 } ts_kernel_opts;
 
-/** ts_register_kernel() with options; NULL: all zero. TS_ERR_VALUE for an invalid size or bits that
- * are not dtypes. */
+/** ts_register_kernel() with options; opts NULL: all zero. Further errors: TS_ERR_VALUE for an
+ *  invalid opts->size or bits that are not dtypes. */
 TS_API ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
                                        const ts_kernel_opts *opts, ts_registration **out);
 
@@ -79,8 +80,9 @@ typedef struct ts_operand {
 } ts_operand;
 
 /** The iteration space of a pointwise kernel. Dims of size 1 are removed, and neighbouring dims are
- *  merged if all operands allow it. Contiguous operands give one dim. Dims are in the order of the
- *  result's strides, except for ops that draw random numbers, which keep the result's order. */
+ *  merged if all operands allow it. Contiguous operands give one dim. Dims are sorted by the
+ *  result's strides. Exception: for ops that draw random numbers, they are in the order of the
+ *  result's dims, because the index of an element selects its random number. */
 typedef struct ts_space {
     int ndim;                     /**< at least 1 */
     int operands;                 /**< used entries of operand; operand[0] is the result */
@@ -117,9 +119,9 @@ typedef struct ts_slice_range {
 TS_API ts_slice_range ts_kernel_slice(const ts_frame *frame);
 
 /**
- * Bound for cross_entropy's gradient. If |lse| of a position (its log-sum of exponentials) is at
- * most this, f32 rounds lse by at most 2^-20, so exp(x - lse) is the probability with a relative
- * error of 2^-20. Above it, kernels normalise the position's probabilities again.
+ * Bound of |lse| for cross_entropy's gradient, where lse is the log-sum of exponentials of a
+ * position. Up to this bound f32 rounds lse by at most 2^-20, so exp(x - lse) is the probability
+ * with a relative error of 2^-20. Above it, kernels normalise the position's probabilities again.
  */
 enum { TS_LSE_EXACT = 32 };
 
@@ -138,7 +140,7 @@ typedef struct ts_attention {
                                                        packed */
     int64_t depth, value_depth;                   /**< sizes of the last dim: D of query and key,
                                                        E of value */
-    int64_t left, right;                          /**< window: row i sees the keys from
+    int64_t left, right;                          /**< window: query row i sees the keys from
                                                        i + keys - rows - left to
                                                        i + keys - rows + right; rows + keys means
                                                        no bound. In a packed batch and with
@@ -176,8 +178,8 @@ typedef struct ts_convolution {
  *  TS_ERR_STATE. */
 TS_API ts_convolution ts_kernel_convolution(const ts_frame *frame);
 
-/** Which input indices output index o of a dim reads; in and out are the dim's sizes. The weights
- *  of the elements read sum to 1 unless stated otherwise. */
+/** The input indices that output index o of a dim reads; in and out are the sizes of the dim in the
+ *  input and the output. The weights of the elements read sum to 1 unless stated otherwise. */
 typedef enum ts_axis_map {
     TS_AXIS_WINDOW,    /**< o * stride - padding + k * dilation for 0 <= k < kernel, if inside the
                             dim. All weights are 1 if `sum` is set, else 1 / n: n is the number of
@@ -240,9 +242,9 @@ typedef struct ts_window_axis {
  * With form -1, the source is x and the target y: there is one window for each position of y. The
  * gradient of the weight is the product of these windows with y's gradient.
  *
- * With form >= 0, the source is y and the target x. Two positions of x are in the same form if
- * their distance is a multiple of the stride: their windows have the same taps (possibly none). A
- * kernel computes x with one product per form.
+ * With form >= 0, the source is y and the target x. A form is a class of positions of x: two
+ * positions have the same form if their distance is a multiple of the stride. Their windows have
+ * the same taps (possibly none), so a kernel computes x with one product per form.
  * @param form  -1, or 0 to ts_kernel_window_forms() - 1
  * Errors, with all windows 0: TS_ERR_NULL, TS_ERR_STATE for another op, TS_ERR_VALUE (form).
  */

@@ -3,12 +3,15 @@
  * Debugging layers: a finder of NaN and infinity, a logger of shapes and dtypes, a checker of
  * determinism, a counter of work.
  *
- * Each is a dispatch layer above the backends and below autograd. It sees all ops that run, after
- * autocast, including the ops of backward. One call switches a layer on or off for the calling
- * thread or, except for the counter of work, for all threads. Errors of these calls: TS_ERR_VALUE
- * for an invalid scope, TS_ERR_REGISTRY if no dispatch key is free, TS_ERR_MEMORY. The environment
- * variable TS_LAYERS=nan,shapes,determinism switches these layers on for all threads when the
- * library loads; their reports then go to stderr, until ts_layers_report_to() is called.
+ * Each is a dispatch layer above the backends and below autograd. It sees all ops that run, with
+ * the dtypes that autocast chose, including the ops of backward. One call switches a layer on or
+ * off for the calling thread or, except for the counter of work, for all threads. Errors of these
+ * calls: TS_ERR_VALUE for an invalid scope, TS_ERR_REGISTRY if no dispatch key is free,
+ * TS_ERR_MEMORY.
+ *
+ * The environment variable TS_LAYERS lists layers, as in TS_LAYERS=nan,shapes,determinism. The
+ * library switches them on for all threads when it loads; their reports go to stderr until
+ * ts_layers_report_to() is called.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_LAYERS_H
@@ -23,15 +26,15 @@ TS_BEGIN_DECLS
 /** The threads for which a layer is switched on or off. */
 typedef enum ts_layer_scope {
     TS_THIS_THREAD,
-    TS_ALL_THREADS /**< present and future ones */
+    TS_ALL_THREADS /**< present and future threads */
 } ts_layer_scope;
 
 /** A report of a layer. Strings and frame are valid during the callback. */
 typedef struct ts_layer_report {
     const char *layer;     /**< "nan", "shapes" or "determinism" */
     const ts_frame *frame; /**< the call, with its results */
-    const char *text;      /**< one line: the call with shapes and dtypes, the finding, the call
-                                site */
+    const char *text;      /**< one line: the call with shapes and dtypes, the problem found, if
+                                any, and the call site */
     const void *site;      /**< return address of the public function
                                 that was called; may be NULL */
 } ts_layer_report;

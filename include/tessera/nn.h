@@ -1,4 +1,4 @@
-/** @file nn.h  Modules, layers, optimizers, schedules, data. */
+/** @file nn.h  Includes the headers of nn/: modules, layers, optimizers, schedules, data. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_H
 #define TESSERA_NN_H

@@ -3,10 +3,11 @@
  * Profiles: whether computation, memory bandwidth or overhead limits a program, compared with
  * ceilings that ts_prof_calibrate() measures on the machine.
  *
- * A profile has one row for each combination of op, layer, scope and class of shapes: number of
- * calls, self time (without inner calls), floating-point operations, and the fewest bytes that the
- * calls must move. The rows sum to the wall time. `TS_PROF=1 ./program` profiles any program
- * without a change; see docs/profile.md.
+ * A profile has one row for each combination of op, layer, scope and class of shapes (calls whose
+ * tensors have the same sizes, dtypes and devices are of one class). A row has the number of calls,
+ * their self time (without inner calls), their floating-point operations, and the fewest bytes that
+ * they must move. The rows sum to the wall time. `TS_PROF=1 ./program` profiles any program without
+ * a change; see docs/profile.md.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_PROFILE_H
@@ -27,27 +28,29 @@ typedef struct ts_prof_opts {
     size_t size;        /**< sizeof(ts_prof_opts) */
     int64_t first_step; /**< first recorded step; 0 or 1: record from the start */
     int64_t last_step;  /**< last recorded step; 0: record until ts_prof_stop() */
-    bool trace;         /**< also record each single call, in 64 bytes, up to 256 MiB for all
-                             threads; further calls are counted as lost */
+    bool trace;         /**< also record each single call, in 64 bytes of memory per call, up to
+                             256 MiB for all threads; further calls are counted as lost */
     bool memory;        /**< also record when the memory of tensors is allocated and freed, except
                              of CPU tensors of at most 1 KiB */
     bool ranges;        /**< also mark scopes and steps as ranges for external tools (NVTX, NVIDIA
                              Tools Extension), if a loaded backend has profile_range() */
     bool detail;        /**< divide the time of a backend's row into shape rule, allocation, casts
                              and kernel */
-    bool flight;        /**< with trace: each thread keeps its latest 65,536 calls, not its first */
+    bool flight;        /**< with trace: each thread keeps its latest 65,536 calls instead of its
+                             first calls */
     /** A schedule, if `active` is above 0: after skip_first steps, cycles of wait, warmup and
      *  active steps follow one another. first_step and last_step are then 0. */
     int64_t skip_first; /**< steps before the first cycle */
     int64_t wait;       /**< steps of a cycle in which nothing is recorded */
-    int64_t warmup;     /**< next steps, whose records are dropped */
-    int64_t active;     /**< next steps, which make the cycle's profile; 0: no schedule */
+    int64_t warmup;     /**< the following steps of a cycle, whose records are dropped */
+    int64_t active;     /**< the last steps of a cycle, which make its profile; 0: no schedule */
     int64_t repeat;     /**< number of cycles; 0: until ts_prof_stop() */
     /** Receives each cycle's profile and owns it (ts_profile_free()); cycles count from 1. The
      *  thread that ends the cycle's last step calls `ready`, inside ts_prof_step(), ts_prof_stop()
      *  or, in a program without ts_prof_step(), inside the op call that ends the step. `ready` may
-     *  call ts_prof_stop() but no operators: under the key masks of that op call they could skip
-     *  layers such as autograd, and random ones would change the program's random numbers. */
+     *  call ts_prof_stop() but no operators: under the key masks of that op call an operator could
+     *  skip layers such as autograd, and a random operator would change the program's random
+     *  numbers. */
     void (*ready)(ts_profile *profile, int64_t cycle, void *user);
     void *user; /**< passed to `ready` */
 } ts_prof_opts;
@@ -68,7 +71,8 @@ TS_API ts_status ts_prof_stop(void);
 TS_API bool ts_prof_active(void);
 /**
  * Ends a step of the training loop. In a program that never calls it, a step ends at the first op
- * call after an optimizer's update. Steps of one thread count: the first thread that ends one.
+ * call after an optimizer's update. A profile counts the steps of one thread only: the first thread
+ * that ends a step.
  */
 TS_API void ts_prof_step(void);
 /** Opens a scope such as "data" or "attention" for the calling thread, nested in its current scope.
@@ -102,8 +106,8 @@ static inline void ts_prof_leave_block(const bool *entered)
 
 /* ------------------------------------------------------------------------ the machine ---- */
 
-/** Number of buffer sizes of the bandwidth curve in ts_prof_machine: for the CPU 32 KiB times 4^i,
- *  0 <= i < 8 (up to 512 MiB), for another device eight sizes from 2 to 512 MiB. */
+/** Number of buffer sizes for which ts_prof_machine has the bandwidth: for the CPU 32 KiB times
+ *  4^i, 0 <= i < 8 (up to 512 MiB), for another device eight sizes from 2 to 512 MiB. */
 #define TS_PROF_CURVE 8
 
 /** Ceilings of this machine, measured with the number of threads that ops use. */
@@ -117,17 +121,20 @@ typedef struct ts_prof_machine {
                                         the copy, the other its destination */
     double bandwidth[TS_PROF_CURVE]; /**< bytes/s, reads plus writes, in a buffer of bytes_at[i]. On
                                         the CPU, sizes above an eighth of the main memory are not
-                                        measured: they get that of the largest measured size */
+                                        measured; they get the bandwidth of the largest measured
+                                        size */
     double call_ns;                /**< time of a one-element call in the backend's slot, ns; of
                                         another device than the CPU: the host's time of that call */
-    double entry_ns;               /**< time of such a call before its first slot: boxing */
+    double entry_ns;               /**< time that such a call takes to box its arguments, before its
+                                        first slot, ns */
     double stamp_ns;               /**< cost of one time stamp, ns */
     double record_ns;              /**< cost of recording a call, without its time stamps, ns */
     double measured_at;            /**< time of the measurement, seconds since 1970 */
     double half_flops; /**< of a device: FLOP/s of a bf16 matrix product; of the CPU: 0 */
     double double_flops; /**< FLOP/s of an f64 matrix product; 0: unknown */
-    double kernel_ns;  /**< of a device: time of a one-element kernel and the gap before it, if the
-                            host queues kernels in time; of the CPU: 0 */
+    double kernel_ns;  /**< of a device: time of a one-element kernel and the gap before it while
+                            the host queues kernels faster than the device runs them, in ns; of
+                            the CPU: 0 */
 } ts_prof_machine;
 
 /**
@@ -152,8 +159,9 @@ TS_API ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine);
  */
 TS_API ts_status ts_prof_calibrate_device(ts_device device, bool anew, ts_prof_machine *machine);
 
-/* ------------------------------------------------------------------------ its results ---- */
+/* ------------------------------------------------------------------ finished profiles ---- */
 
+/** Formats of ts_profile_write(). */
 typedef enum ts_profile_format {
     TS_PROFILE_TABLES, /**< verdict and tables for a terminal, 100 columns */
     TS_PROFILE_JSON,   /**< all data except the trace; ts_profile_read() reads it */
@@ -162,17 +170,19 @@ typedef enum ts_profile_format {
     TS_PROFILE_FOLDED  /**< folded stacks "program;scope;op;layer ns", for flame graphs */
 } ts_profile_format;
 
-/** How the wall time divides into work and overhead; the verdict follows from these shares. */
+/** The fractions ("shares") of the wall time that work and overhead take, and the verdict that
+ *  follows from them. */
 typedef struct ts_profile_shares {
     size_t size; /**< sizeof(ts_profile_shares), set by the caller */
     double wall_ns; /**< wall time of the profile, ns, summed over threads */
-    /** Shares of the wall time, which sum to 1. compute, memory: ops limited by arithmetic, by
-     *  bandwidth; overhead: dispatch; outside: the program's own code between calls; profiler: the
-     *  profiler's overhead; unknown: ops without a cost formula. */
+    /** Fractions of the wall time, which sum to 1. compute: ops limited by arithmetic; memory: ops
+     *  limited by bandwidth; overhead: dispatch; outside: the program's own code between calls;
+     *  profiler: the profiler's overhead; unknown: ops without a cost formula. */
     double compute, memory, overhead, outside, profiler, unknown;
     const char *verdict; /**< "compute-bound", "memory-bound", "overhead-bound", "outside-bound",
                               "mixed", "unreliable" or "empty"; a string constant */
-    int64_t steps, errors; /**< recorded steps; rows that are faster than a measured ceiling */
+    int64_t steps, errors; /**< steps: recorded steps. errors: rows faster than a measured ceiling,
+                                whose cost or count must be wrong */
 } ts_profile_shares;
 
 /**
@@ -197,8 +207,8 @@ TS_API ts_status ts_profile_get_shares(const ts_profile *profile, ts_profile_sha
 
 /* ----------------------------------------------------------------------- trying advice ---- */
 
-/** Kinds of knobs (ts_knob): what the knob's number means, or what its value `trial` makes the
- *  step function do. */
+/** Kinds of knobs (ts_knob). The kind says what the knob's number is, or what the step function
+ *  does when the number is `trial`. */
 typedef enum ts_knob_kind {
     TS_KNOB_BATCH,    /**< the number of samples in a step; gains are per sample */
     TS_KNOB_PADDING,  /**< a size in matrix products, such as the vocabulary */
@@ -217,7 +227,7 @@ typedef struct ts_knob {
     int64_t trial;  /**< the value to try */
     /* results */
     double predicted, measured;  /**< fraction of a step's time that `trial` saves (BATCH: of the
-                                      time per sample); negative if it is slower */
+                                      time per sample); negative if the step is slower */
     double noise; /**< half the range of `measured` over the rounds; INFINITY for one round. A gain
                        that is not larger is noise */
     double before_ns, after_ns; /**< time of a step with *value and with `trial`, ns */
@@ -227,15 +237,15 @@ typedef struct ts_knob {
 typedef struct ts_try_opts {
     size_t size;    /**< sizeof(ts_try_opts) */
     int64_t warmup; /**< steps before each measurement; 0: 3 */
-    int64_t steps;  /**< steps per measurement; 0: 10, or without a profile as many as take 2 ms if
-                         that is more, but at most 100,000 */
+    int64_t steps;  /**< steps per measurement; 0: 10 for the profile, and for measurements without
+                         a profile as many as take 2 ms, 10 to 100,000 */
     int64_t rounds; /**< measurements per value; the shortest counts; 0: 3 */
     FILE *out;      /**< receives the report; NULL: stdout */
 } ts_try_opts;
 
 /**
- * Profiles a training step, predicts the gain of each knob from the profile, then measures it
- * without a profile, one knob at a time, and prints both gains.
+ * Profiles a training step and predicts the gain of each knob from the profile. Then measures the
+ * gains without a profile, one knob at a time, and prints the predicted and the measured gains.
  * @param step   runs one step with the knobs' current values, and first rebuilds the objects, such
  *               as a batch, that depend on a changed value. Each call has a scope of its own.
  * @param user   passed to step

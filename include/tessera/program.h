@@ -17,8 +17,8 @@ TS_BEGIN_DECLS
 
 /**
  * Opens a regular file. Any other kind of file (folder, FIFO, socket, device) is TS_ERR_IO; the
- * call never waits for one. The descriptor is above 2, even if standard streams are closed, and is
- * closed on exec. A new file has mode 0666 less the umask.
+ * call never waits for such a file. The descriptor is above 2, even if standard streams are closed,
+ * and is closed on exec. A new file has mode 0666 less the umask.
  * @param function  name of the calling function, with which error messages begin
  * @param flags     those of open(), such as O_WRONLY | O_CREAT
  * @param fd        receives the descriptor, owned by the caller; -1 if the file cannot be opened
@@ -30,8 +30,8 @@ TS_API ts_status ts_open_file(const char *function, const char *path, int flags,
  * temporary file in the same folder, flushes that to disk and renames it to `path`. After an error
  * the old file is unchanged, except if the flush of the folder fails, which comes after the rename.
  * The new file has the mode of the old one, or 0666 less the umask. A symbolic link is replaced,
- * not followed. Errors: TS_ERR_IO, also if `path` is any other kind of file; TS_ERR_NULL;
- * TS_ERR_MEMORY.
+ * not followed. Errors: TS_ERR_IO, also if `path`, or the file to which the link points, is not a
+ * regular file; TS_ERR_NULL; TS_ERR_MEMORY.
  * @param function  name of the calling function, with which error messages begin
  * @param write     prints the contents to out; gets ctx; its failure is returned
  */
@@ -49,7 +49,7 @@ TS_API const char *ts_escape_text(char *buffer, size_t size, const char *text);
 
 /* -------------------------------------------------------------------------- numbers ---- */
 
-/** Switches the calling thread to the C locale; returns the locale before. */
+/** Switches the calling thread to the C locale; returns the previous locale. */
 TS_API void *ts_c_locale_enter(void);
 /** Restores the locale *previous, which ts_c_locale_enter() returned. NULL-safe. */
 TS_API void ts_c_locale_leave(void **previous);
@@ -61,8 +61,8 @@ TS_API void ts_c_locale_leave(void **previous);
 
 /**
  * Reads a decimal integer from least to most; text has digits after an optional minus sign, and
- * nothing else. Otherwise TS_ERR_VALUE, whose message has `name`, the range and the text, and
- * *value is unchanged. TS_ERR_NULL.
+ * nothing else. Any other text is TS_ERR_VALUE, with `name`, the range and the text in the message;
+ * *value is then unchanged. Further error: TS_ERR_NULL.
  */
 TS_API ts_status ts_parse_int(const char *name, const char *text, int64_t least, int64_t most,
                               int64_t *value);
@@ -83,9 +83,10 @@ typedef struct ts_argument {
     const char *help;  /**< description, for --help */
     bool *flag;        /**< for an option without a value: set to true if the option is given */
     int64_t *number;   /**< for an integer: receives it */
-    int64_t least, most; /**< range of the integer */
-    const char **text; /**< for a string that is not empty: receives it, borrowed from argv */
-    const char *one_of; /**< for a string: the accepted ones, "bf16|f16|f32"; NULL: any */
+    int64_t least, most; /**< smallest and largest accepted integer */
+    const char **text; /**< for a string: receives it, borrowed from argv; an empty string is a
+                             mistake */
+    const char *one_of; /**< for a string: the accepted strings, as in "bf16|f16|f32"; NULL: any */
     bool required;     /**< a command line without the argument is a mistake */
     const char *value;  /**< name of an option's value in --help, such as "FILE"; NULL: "N" for an
                              integer, one_of or "TEXT" for a string */
@@ -93,10 +94,10 @@ typedef struct ts_argument {
 
 /**
  * Reads a command line. Options are --name (a flag), --name VALUE or --name=VALUE, in any order. A
- * word that begins with '-' and is longer is an option, except after "--"; a VALUE that begins with
- * "--" needs the form with '='. Positional arguments come in the order of their entries. --help
- * prints `about` and all arguments, with the variables' values as the defaults. A mistake in the
- * command line is printed to stderr with the usage.
+ * word of two or more characters that begins with '-' is an option, except after the word "--". A
+ * VALUE that begins with "--" needs the form with '='. Positional arguments come in the order of
+ * their entries. --help prints `about` and all arguments, with the variables' values as the
+ * defaults. A mistake in the command line is printed to stderr with the usage.
  * @param about      description of the program, as whole lines
  * @param arguments  n descriptions, n <= 64
  * @param status     receives main()'s result for a program that ends here: 0 after --help (1 if the

@@ -2,8 +2,8 @@
  * @file report.h
  * Reports of a run: a progress line, a CSV log, SVG charts.
  *
- * Only one thread at a time may use an object; a caller with several threads locks. The functions
- * copy their string arguments, and write numbers with a decimal point in every locale.
+ * Only one thread at a time may use an object; a program with several threads needs a lock. The
+ * functions copy their string arguments, and write numbers with a decimal point in every locale.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_REPORT_H
@@ -20,7 +20,7 @@ TS_BEGIN_DECLS
 /** A line that shows the progress of a loop. */
 typedef struct ts_progress ts_progress;
 
-/** How ts_progress draws. */
+/** How ts_progress prints. */
 typedef enum ts_progress_mode {
     TS_PROGRESS_AUTO, /**< BAR on a terminal, unless TERM is dumb or unset; else PLAIN */
     TS_PROGRESS_BAR,  /**< one line, redrawn in place */
@@ -34,7 +34,8 @@ typedef struct ts_progress_opts {
     size_t size;           /**< sizeof(ts_progress_opts) */
     const char *label;     /**< first word of the line; NULL: none */
     const char *item_unit; /**< plural noun for ts_progress_add_items(); NULL: "items" */
-    int64_t start_step;    /**< steps done before a resumed run; they do not count for the ETA */
+    int64_t start_step;    /**< steps done before a resumed run; the estimate of the remaining
+                                time (ETA) ignores them */
     ts_progress_mode mode;
     double interval;       /**< time between lines, s; 0: 0.1 for BAR, 5 for PLAIN */
     double smoothing;      /**< decay per step, in [0, 1), of the moving average that is shown as
@@ -72,9 +73,9 @@ TS_API ts_status ts_progress_message(ts_progress *progress, const char *format, 
  *  NULL. */
 TS_API double ts_progress_items_per_second(const ts_progress *progress);
 /**
- * Replaces the line by a summary: steps of this run, time, items per second, average loss as in the
- * line. ts_progress_step() then fails with TS_ERR_STATE; a second ts_progress_end() does nothing.
- * Errors: those of ts_item(), for the last loss.
+ * Replaces the progress line by a summary: steps of this run, time, items per second, and the
+ * average loss that the line showed. ts_progress_step() then fails with TS_ERR_STATE; a second
+ * ts_progress_end() does nothing. Errors: those of ts_item(), for the last loss.
  */
 TS_API ts_status ts_progress_end(ts_progress *progress);
 /** Frees the object; a line that was not ended stays on the terminal, with a newline. NULL-safe. */
@@ -138,7 +139,7 @@ typedef struct ts_chart_opts {
     bool log_y;          /**< logarithmic y axis, likewise */
 } ts_chart_opts;
 
-/** Options of a line; zero is default. */
+/** Options of a line of a chart; zero is default. */
 typedef struct ts_line_opts {
     size_t size; /**< sizeof(ts_line_opts) */
     /** Decay in [0, 1) of an exponential moving average (bias corrected) that is drawn bold over

@@ -1,4 +1,4 @@
-/** @file tessera.h  Everything public. */
+/** @file tessera.h  Includes all public headers; a program needs no other. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_H
 #define TESSERA_H

@@ -16,10 +16,11 @@
  *     TS_TRY(ts_replay(graph, (ts_tensor *[]){x2, y2}, 2, &loss, 1));
  *     ts_graph_free(graph);
  *
- * A graph contains calls, shapes and ids of tensors. Tensors that are not inputs but were made
- * outside of the function (parameters, optimizer state) are captures: the graph keeps a reference,
- * and a replay reads and writes their current values. A tensor that the function makes from host
- * values (ts_from_array()) is a constant of the graph. See docs/tracing.md.
+ * A graph contains op calls, each with the shapes and ids of its tensors. Tensors that are not
+ * inputs but were made outside of the function (parameters, optimizer state) are captures: the
+ * graph keeps a reference, and a replay reads and writes their current values. A tensor that the
+ * function makes from host values (ts_from_array()) is a constant of the graph. See
+ * docs/tracing.md.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TRACE_H
@@ -43,8 +44,8 @@ typedef ts_status (*ts_trace_fn)(void *ctx, ts_tensor *const *inputs, int ninput
 /**
  * Runs fn and records the calls of the calling thread in the TRACING layer, which is below AUTOCAST
  * and above AUTOGRAD, so casts of AUTOCAST are recorded as calls. Calls inside composites and
- * kernels are not recorded. ts_backward() and ts_grad_of() are recorded as one region, whose parts
- * are the ops of the gradient rules.
+ * kernels are not recorded. A call of ts_backward() or ts_grad_of() is recorded as a region, which
+ * contains the op calls of the gradient rules (its parts).
  * @param inputs   ninputs tensors, which a replay may replace by others; TS_NONE is an error
  * @param outputs  receives noutputs tensors from fn, or TS_NONE; NULL after an error
  * @param graph    receives the graph, owned by the caller (ts_graph_free()). If fn fails, the graph
@@ -70,11 +71,12 @@ TS_API bool ts_tracing(void);
  *                 a captured tensor is that tensor itself.
  *
  * Errors, before anything runs: TS_ERR_STATE for an incomplete graph; TS_ERR_VALUE for a wrong
- * count, for two tensors where the trace had one twice, and for a written input that shares memory
- * with other inputs than in the trace; TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
- * Later, with outputs NULL and the generator as before: those of the calls; TS_ERR_STATE if a leaf
- * has no gradient although it had one in the trace; TS_ERR_VALUE if the function made an alias of a
- * tensor without a call, and the tensor has other strides or a smaller storage than in the trace.
+ * count, for two different tensors where the trace had the same tensor twice, and for a written
+ * input that shares memory with other inputs than in the trace; TS_ERR_SHAPE, TS_ERR_DTYPE,
+ * TS_ERR_DEVICE, TS_ERR_MEMORY. Later, with outputs NULL and the generator as before: those of the
+ * calls; TS_ERR_STATE if a leaf has no gradient although it had one in the trace; TS_ERR_VALUE if
+ * the function made an alias of a tensor without a call, and the tensor has other strides or a
+ * smaller storage than in the trace.
  */
 TS_API ts_status ts_replay(const ts_graph *graph, ts_tensor *const *inputs, int ninputs,
                            ts_tensor **outputs, int noutputs);
@@ -88,8 +90,8 @@ typedef struct ts_graph_info {
     int64_t constants;      /**< tensors made from host values */
     int64_t tensors;        /**< inputs, captures, constants and results of calls */
     int64_t calls;          /**< op calls */
-    int64_t regions;        /**< calls that contain their parts: backward, and composites whose ops
-                                 autograd records */
+    int64_t regions;        /**< recorded calls that contain inner calls (parts): backward, and
+                                 composites whose ops autograd records */
     int64_t casts;          /**< casts that AUTOCAST inserted */
     int64_t bytes;          /**< memory of the graph in bytes, without the captured tensors */
     bool complete;          /**< false: the graph cannot be replayed */
@@ -101,7 +103,7 @@ TS_API ts_graph_info ts_graph_get_info(const ts_graph *graph);
  *  TS_ERR_NULL. */
 TS_API int64_t ts_graph_count(const ts_graph *graph, const char *op);
 
-/** Forms of ts_graph_write(). */
+/** Formats of ts_graph_write(). */
 typedef enum ts_graph_format {
     TS_GRAPH_TEXT, /**< one line per call */
     TS_GRAPH_DOT,  /**< for Graphviz: boxes are calls, arrows are tensors,

@@ -1,9 +1,9 @@
 /**
  * @file amp.h
  * Gradient scaling for training in f16, where small gradients become 0. The scaler multiplies the
- * loss by a scale, the step divides the gradients by the scale as it reads them, and a step whose
- * gradients overflowed is skipped. bf16 has the range of f32 and needs no scaling. autocast.h has
- * the regions in which ops run in f16.
+ * loss by a scale. The step divides the gradients by the scale as it reads them; if a gradient is
+ * infinite or NaN, the device skips the step. bf16 has the range of f32 and needs no scaling.
+ * autocast.h has the regions in which ops run in f16.
  *
  *     TS_TRY(ts_backward(ts_grad_scaler_scale(scaler, loss)));
  *     TS_TRY(ts_grad_scaler_step(scaler, opt)); // skipped when a gradient is not finite
@@ -20,7 +20,8 @@
  * stay on the device, so a step does not wait for the device. Functions that return numbers of the
  * scaler wait for the device.
  *
- * Only one thread at a time may use a scaler. After the first steps it calls no system allocator.
+ * Only one thread at a time may use a scaler. After the first steps, calls of a scaler do not call
+ * the system allocator.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_AMP_H
@@ -30,6 +31,7 @@
 
 TS_BEGIN_DECLS
 
+/** Holds the scale, its rule, and the number of skipped steps. */
 typedef struct ts_grad_scaler ts_grad_scaler;
 
 /** Options of ts_grad_scaler_new(); 0 means the default, which is in brackets. */

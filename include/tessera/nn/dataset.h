@@ -1,6 +1,6 @@
 /**
- * @file dataset.h  Datasets, from whose samples a loader (loader.h) makes batches, and random
- * augmentation of images.
+ * @file dataset.h  Datasets, and random augmentation of images. A dataset gives samples by index; a
+ * loader (loader.h) makes batches of them.
  *
  * A dataset is a struct of two functions:
  *
@@ -60,7 +60,8 @@ typedef struct ts_augment_opts {
     double flip_vertical;   /**< probability of a vertical flip (top and bottom exchanged) */
     int64_t padding;        /**< pixels of reflection padding on each side before the crop; less
                                  than the image's height and width */
-    int64_t height, width;  /**< sizes of a random crop of the padded image; 0: the image's own */
+    int64_t height, width;  /**< sizes of a random crop of the padded image; 0: the image's
+                                 size before padding */
     double brightness;      /**< 0 to 1: multiplies the first image by a random factor from
                                  1 - brightness to 1 + brightness */
     double contrast;        /**< 0 to 1: scales the difference from the image's mean grey value by
@@ -71,10 +72,10 @@ typedef struct ts_augment_opts {
 /**
  * Augments images: random flips and crop, then random brightness, contrast and saturation, in this
  * order. All n images get the same flips and the same crop, so a mask stays aligned with its image.
- * The last three change the first image only, which must then be (C, H, W) of a floating dtype with
- * values from 0 to 1; each clamps its result to this range. Grey is 0.299 R + 0.587 G + 0.114 B for
- * C = 3, else the mean of the channels. Each call takes the same number of random numbers from the
- * calling thread's generator (Philox).
+ * Brightness, contrast and saturation change the first image only, which must then be (C, H, W) of
+ * a floating dtype with values from 0 to 1; each of the three clamps its result to this range. Grey
+ * is 0.299 R + 0.587 G + 0.114 B for C = 3, else the mean of the channels. Each call takes the same
+ * number of random numbers from the calling thread's generator (Philox).
  * @param images  n CPU tensors of any dtype, 1 to TS_SAMPLE_FIELDS; the last two dims are height
  *                and width, equal in all images
  * @param opts    NULL: no change

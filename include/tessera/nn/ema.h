@@ -24,6 +24,7 @@
 
 TS_BEGIN_DECLS
 
+/** The averages of one module's tensors. */
 typedef struct ts_ema ts_ema;
 
 /** Makes averages that start with the module's current values. The object keeps references to the
@@ -37,8 +38,8 @@ TS_API void ts_ema_free(ts_ema *ema);
  *  computes d, so call this function outside of compiled functions. Errors: TS_ERR_NULL,
  *  TS_ERR_MEMORY, TS_ERR_STATE while the module has the averages. */
 TS_API ts_status ts_ema_update(ts_ema *ema);
-/** Replaces the module's values by the averages, rounded to the parameter's dtype; a second call
- *  restores the values of before the first one. The averages do not change. Errors: TS_ERR_NULL,
+/** Replaces the module's values by the averages, rounded to each tensor's dtype. The next call
+ *  restores the values that the module had before. The averages do not change. Errors: TS_ERR_NULL,
  *  TS_ERR_MEMORY, and those of ts_copy_(). */
 TS_API ts_status ts_ema_swap(ts_ema *ema);
 

@@ -23,7 +23,8 @@ typedef struct ts_batch_norm_opts {
     bool cumulative;     /**< running statistics are averages over all batches; momentum is
                               ignored. Each forward in training mode waits for the device */
     bool no_affine;      /**< no weight and bias */
-    bool no_statistics;  /**< no running statistics; evaluation also uses those of the batch */
+    bool no_statistics;  /**< no running statistics; evaluation also uses the statistics of
+                              the batch */
     bool relu;           /**< applies ts_relu() to the result (ts_batch_norm_relu()) */
 } ts_batch_norm_opts;
 /**

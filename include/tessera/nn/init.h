@@ -23,13 +23,13 @@ TS_API ts_status ts_init_zeros(ts_tensor *t);
 TS_API ts_status ts_init_ones(ts_tensor *t);
 /** Sets all elements to value. */
 TS_API ts_status ts_init_constant(ts_tensor *t, double value);
-/** Uniform in [low, high), as ts_uniform(). */
+/** Uniform distribution in [low, high), as ts_uniform(). */
 TS_API ts_status ts_init_uniform(ts_tensor *t, double low, double high);
 /** Normal distribution with mean and standard deviation std. */
 TS_API ts_status ts_init_normal(ts_tensor *t, double mean, double std);
 /** Normal distribution truncated to [low, high], low < high; std > 0. The bounds are values, not
- *  multiples of std. Draws by the inverse distribution function. TS_ERR_VALUE also if the interval
- *  is so far from the mean that its probability is 0 in f64. */
+ *  multiples of std. Each number is the inverse distribution function of a uniform number.
+ *  TS_ERR_VALUE also if the interval is so far from the mean that its probability is 0 in f64. */
 TS_API ts_status ts_init_trunc_normal(ts_tensor *t, double mean, double std, double low,
                                       double high);
 

@@ -16,7 +16,7 @@ TS_BEGIN_DECLS
 
 /**
  * x · weightᵀ + bias: (..., in) -> (..., out). Parameters "weight" (out, in) and, if `bias`, "bias"
- * (out), uniform within 1 / sqrt(in), as torch.nn.Linear.
+ * (out), uniform between -1 / sqrt(in) and 1 / sqrt(in), as torch.nn.Linear.
  */
 TS_API ts_module *ts_linear_new(int64_t in, int64_t out, bool bias);
 
@@ -24,17 +24,17 @@ TS_API ts_module *ts_linear_new(int64_t in, int64_t out, bool bias);
  * Convolution over nkernel spatial dims, 1 to 3: (N, in, spatial dims) -> (N, out, spatial dims),
  * or one sample without N. ts_conv_new(64, 128, TS_SIZES(3, 3), true, &opts) is a 3 × 3
  * convolution. Parameters "weight" (out, in / groups, kernel) and, if `bias`, "bias" (out), uniform
- * within 1 / sqrt(in / groups · elements of the kernel), as torch.nn.Conv2d.
+ * between -b and b, where b = 1 / sqrt(in / groups · elements of the kernel), as torch.nn.Conv2d.
  * @param in, out  multiples of opts->groups
  * @param kernel   nkernel sizes of the window
- * @param opts     copied; NULL for stride 1, no padding and one group. Its other fields are checked
- *                 by each forward
+ * @param opts     copied; NULL for stride 1, no padding and one group. The constructor checks
+ *                 opts->groups, each forward the other fields
  */
 TS_API ts_module *ts_conv_new(int64_t in, int64_t out, const int64_t *kernel, int nkernel,
                               bool bias, const ts_conv_opts *opts);
-/** Transposed convolution, with the same arguments and shapes. "weight" (in, out / groups, kernel)
- *  and "bias" (out), uniform within 1 / sqrt(out / groups · elements of the kernel), as
- *  torch.nn.ConvTranspose2d. */
+/** Transposed convolution; arguments and shapes as for ts_conv_new(). Parameters "weight"
+ *  (in, out / groups, kernel) and, if `bias`, "bias" (out), uniform between -b and b, where
+ *  b = 1 / sqrt(out / groups · elements of the kernel), as torch.nn.ConvTranspose2d. */
 TS_API ts_module *ts_conv_transpose_new(int64_t in, int64_t out, const int64_t *kernel,
                                         int nkernel, bool bias, const ts_conv_opts *opts);
 
@@ -65,23 +65,23 @@ TS_API ts_module *ts_activation_new(const char *name, ts_tensor *(*function)(ts_
 typedef struct ts_mlp_opts {
     size_t size;                            /**< sizeof(ts_mlp_opts) */
     bool no_bias;                           /**< neither linear layer has a bias */
-    double dropout;                         /**< probability, after the second layer */
+    double dropout;                         /**< probability of dropout after the second layer */
     ts_tensor *(*activation)(ts_tensor *x); /**< NULL: ts_gelu */
 } ts_mlp_opts;
 /** Two linear layers with an activation between them: (..., width) -> (..., width). Children "fc",
- *  width to hidden, and "proj", hidden to width; "dropout" if opts->dropout is not 0. With ts_gelu
- *  and ts_gelu_tanh the forward calls ts_linear_gelu() with the parameters of "fc", unless "fc" has
- *  forward hooks. */
+ *  width to hidden, and "proj", hidden to width; "dropout" if opts->dropout is not 0. If the
+ *  activation is ts_gelu or ts_gelu_tanh, the forward calls ts_linear_gelu() with the parameters of
+ *  "fc", unless "fc" has forward hooks. */
 TS_API ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts);
 
 /** Options of ts_multihead_new(); zero is default. */
 typedef struct ts_multihead_opts {
     size_t size;      /**< sizeof(ts_multihead_opts) */
     int64_t kv_heads; /**< G, number of heads of keys and values; divides H. H / G query heads share
-                           one of them. 0: H */
+                           one head of keys and values. 0: H */
     bool causal;      /**< each position attends to itself and earlier ones; false: to all */
-    bool no_bias;
-    double dropout;   /**< probability, applied to the result of "proj" */
+    bool no_bias;     /**< neither linear layer has a bias */
+    double dropout;   /**< probability of dropout of the result of "proj" */
 } ts_multihead_opts;
 /**
  * Self-attention: (B, T, width) -> (B, T, width), with the scale 1 / sqrt(width / H). An input
@@ -92,8 +92,9 @@ typedef struct ts_multihead_opts {
  */
 TS_API ts_module *ts_multihead_new(int64_t width, int64_t heads, const ts_multihead_opts *opts);
 
-/** A module that runs its children in the order in which they were added, each on the result of the
- *  one before. Their names are "0", "1", ... Without children, the result is x itself. */
+/** A module that runs its children in the order in which they were added: the first child on x,
+ *  each other child on the result of the previous child. The children's names are "0", "1", ...
+ *  Without children, the result is x itself. */
 TS_API ts_module *ts_sequential_new(void);
 /** Adds a child and takes ownership of it; ownership after an error, and errors, as
  *  ts_module_add(). */

@@ -3,8 +3,8 @@
  * next-token training.
  *
  * Seed and epoch determine the order of the samples. Batch k of epoch e depends only on the seed, e
- * and k, so a resumed run needs only e and k. Background threads prepare batches; they do not
- * change their content.
+ * and k, so a resumed run needs only e and k. Background threads prepare batches; the number of
+ * threads does not change the batches.
  *
  * In a file of tokens the samples are windows of T + 1 tokens; neighbouring windows share one
  * token. Seed and epoch also determine the offset of the first window.
@@ -30,8 +30,8 @@ typedef struct ts_loader_opts {
     int64_t length;    /**< T, tokens per window; >= 1. Files of tokens only */
     ts_dtype dtype;    /**< of the file's tokens: TS_U8, TS_I32 or TS_I64, little endian. Files of
                             tokens only */
-    double from, to;   /**< range as fractions of the file or of the dataset, 0 <= from <= to <= 1;
-                            both 0: all of it */
+    double from, to;   /**< the range of the file or dataset that the loader reads, as fractions of
+                            its length, 0 <= from <= to <= 1; both 0: all of it */
     uint64_t seed;     /**< determines, with the epoch, the order of the samples */
     bool in_order;     /**< no shuffling and no offset, for validation */
     bool no_thread;    /**< prepare batches in the caller's thread */

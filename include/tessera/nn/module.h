@@ -36,9 +36,10 @@
 
 TS_BEGIN_DECLS
 
+/** One module of a model. */
 typedef struct ts_module ts_module;
 
-/** A kind of module; must live at least as long as its modules. */
+/** A kind of module. The struct must live at least as long as the modules of this type. */
 typedef struct ts_module_type {
     size_t size;         /**< sizeof(ts_module_type) */
     const char *name;    /**< "Linear", for messages; 1 to 511 printable ASCII characters without
@@ -139,9 +140,9 @@ TS_API ts_status ts_module_remove_forward_hook(ts_module *m, int64_t id);
 
 /**
  * Runs a forward pass of x without recording gradients and prints a line for each module: its path,
- * type, the sizes of its last result ("-" if the pass did not run it by ts_forward()), its own
- * parameters, and the FLOPs of its calls and those of its children. Work of ops without a cost is
- * not counted.
+ * type, the sizes of its last result ("-" if the pass did not run it by ts_forward()), the number
+ * of its own parameters, and the FLOPs of its calls and those of its children. Work of ops without
+ * a cost is not counted.
  * Errors: those of the pass, TS_ERR_NULL, TS_ERR_STATE while a module of the tree runs, TS_ERR_IO,
  * TS_ERR_MEMORY.
  */

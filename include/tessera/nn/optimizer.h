@@ -20,8 +20,10 @@
 
 TS_BEGIN_DECLS
 
+/** Groups of parameters with their state and hyperparameters. */
 typedef struct ts_optimizer ts_optimizer;
 
+/** The update rule of an optimizer. */
 typedef enum ts_optimizer_kind { TS_SGD, TS_ADAM, TS_ADAMW } ts_optimizer_kind;
 
 /** Hyperparameters of a group; may be changed between steps. ops/optim.h has the formulas and
@@ -29,10 +31,11 @@ typedef enum ts_optimizer_kind { TS_SGD, TS_ADAM, TS_ADAMW } ts_optimizer_kind;
  *  default. */
 typedef struct ts_group_opts {
     size_t size; /**< sizeof(ts_group_opts) */
-    double lr;
-    double weight_decay; /**< SGD, Adam: added to the gradient; AdamW: decoupled */
-    double momentum;     /**< SGD; must stay 0 in a group added with 0, which has no momentum
-                              buffers: otherwise a step is TS_ERR_NULL */
+    double lr;           /**< learning rate */
+    double weight_decay; /**< SGD, Adam: weight_decay * parameter is added to the gradient; AdamW:
+                              decoupled, it scales the parameter itself */
+    double momentum;     /**< SGD. A group that was added with momentum 0 has no momentum buffers;
+                              if momentum is not 0 later, a step fails with TS_ERR_NULL */
     double dampening;    /**< SGD */
     bool nesterov;       /**< SGD */
     double beta1, beta2, eps; /**< Adam, AdamW */
@@ -45,12 +48,12 @@ TS_API ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr);
 /** Makes an optimizer without groups. Owned by the caller; NULL with TS_ERR_VALUE or
  *  TS_ERR_MEMORY. */
 TS_API ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind);
-/** Makes an optimizer with one group, all parameters of m, which must require grad; see
- *  ts_optimizer_add_group(). To leave out frozen ones, use ts_optimizer_add_group_where(). Owned by
- *  the caller, NULL on failure. */
+/** Makes an optimizer with one group, which contains all parameters of m; each must require grad.
+ *  To leave out frozen parameters, use ts_optimizer_add_group_where(). Owned by the caller; NULL
+ *  with an error of ts_optimizer_new() or ts_optimizer_add_group(). */
 TS_API ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind,
                                       const ts_group_opts *opts);
-/** Releases parameters and state. NULL-safe. */
+/** Frees an optimizer with its state and releases the parameters. NULL-safe. */
 TS_API void ts_optimizer_free(ts_optimizer *o);
 
 /**
@@ -69,8 +72,8 @@ TS_API ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *name
 /** Returns true to select a parameter, given its dotted name. */
 typedef bool (*ts_parameter_filter)(void *ctx, const char *name, ts_tensor *parameter);
 /** Adds a group of the parameters of m that are in no group yet and that `wanted` selects, such as
- *  all weights but not the biases. The group is empty if there are none. Errors as
- *  ts_optimizer_add_group(); one that does not require grad must not be selected.
+ *  all weights but not the biases. The group may be empty. `wanted` must not select a parameter
+ *  that does not require grad. Errors as ts_optimizer_add_group().
  *  @param wanted  called with ctx; NULL: selects all */
 TS_API ts_status ts_optimizer_add_group_where(ts_optimizer *o, const ts_module *m,
                                               ts_parameter_filter wanted, void *ctx,
@@ -107,11 +110,11 @@ TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
 /* ------------------------------------------------------------------------- checkpoints ---- */
 
 /**
- * Writes the state as named tensors to *list: "exp_avg.NAME" and "exp_avg_sq.NAME" or
- * "momentum_buffer.NAME", "master.NAME" for bf16 and f16 parameters, and "steps", (n) i64, the
- * number of steps of each of the n parameters of all groups. "steps" is a copy; the others are the
- * state's own tensors. Waits for a device on which ts_grad_scaler_step() counts skipped steps.
- * Errors: TS_ERR_NULL, TS_ERR_MEMORY, and those of the wait.
+ * Writes the state as named tensors to *list: "exp_avg.NAME" and "exp_avg_sq.NAME" (Adam, AdamW) or
+ * "momentum_buffer.NAME" (SGD with momentum), "master.NAME" for bf16 and f16 parameters, and
+ * "steps", (n) i64, the number of steps of each of the n parameters of all groups. "steps" is a
+ * copy; the others are the state's own tensors. Waits for a device on which ts_grad_scaler_step()
+ * counts skipped steps. Errors: TS_ERR_NULL, TS_ERR_MEMORY, and those of the wait.
  */
 TS_API ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list);
 /** Copies a state of ts_optimizer_state() into the optimizer. Names, sizes and dtypes must match

@@ -31,7 +31,7 @@ typedef struct ts_run_opts {
  * and the number of the process. The function locks that file. Children that the process forks
  * share the lock, which lasts until the process and each of these children have called
  * ts_run_close(), executed another program or ended. A file system without locks is not an error.
- * @param dir  1 to 3,796 bytes
+ * @param dir  1 to 3,796 bytes; the other 300 of a path's 4,096 bytes are for names in the folder
  * @return owned by the caller; NULL with TS_ERR_STATE if another process uses the folder (the
  *         message has its number), if the folder has a run and neither resume nor overwrite is set,
  *         or if there is no run to resume; with TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_IO or
@@ -44,7 +44,7 @@ TS_API int64_t ts_run_id(const ts_run *run);
 /**
  * Stores the settings of a run that must not change when it is resumed, such as options that
  * determine sizes of its model or its batches. For a new run, writes them to DIR/settings.json. For
- * a resumed run, compares those that the file has; a missing file is no error.
+ * a resumed run, compares the settings that the file has; a missing file is no error.
  * @param names   n names, such as "--batch", of 1 to 63 printable ASCII characters without blanks,
  *                '"' and '\\'
  * @param values  n numbers
@@ -64,7 +64,7 @@ TS_API ts_status ts_run_settings(const ts_run *run, const char *const *names, co
  */
 TS_API ts_csv *ts_run_log(const ts_run *run, const char *const *columns, int ncolumns,
                           int64_t last_step);
-/** Ends this process's hold on the folder; see ts_run_open() for forked children. NULL-safe. */
+/** Frees a run and ends this process's share of the lock (see ts_run_open()). NULL-safe. */
 TS_API void ts_run_close(ts_run *run);
 
 TS_END_DECLS

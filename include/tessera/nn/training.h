@@ -1,5 +1,7 @@
 /**
- * @file training.h  The state of a training run that must be saved to continue with the same bits.
+ * @file training.h  Checkpoints of a training run. ts_training_save() writes the state that the run
+ * needs to continue with the same bits. A program calls ts_training_resume() once before its loop
+ * of steps, and ts_training_save() after a step.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_TRAINING_H
@@ -27,24 +29,30 @@ typedef struct ts_training {
 } ts_training;
 
 /**
- * Writes a checkpoint of the run under dir with ts_checkpoint_save() (io.h): parameters and
- * buffers, the optimizer's state and numbers (ts_optimizer_numbers()), the averages, the scaler's
- * numbers, the loader's position, path, length and hash of its file of tokens, the generator's
- * state, the run's id. Errors: those of ts_checkpoint_save(), ts_module_state_dict(),
- * ts_optimizer_state() and ts_ema_state(), and TS_ERR_VALUE (size).
+ * Writes a checkpoint of the run under dir with ts_checkpoint_save() (io.h). It contains:
+ *
+ * - the model's parameters and persistent buffers
+ * - the optimizer's state and numbers (ts_optimizer_numbers())
+ * - the averages and the scaler's numbers
+ * - the loader's position; for a file of tokens also the file's path, length and hash
+ * - the state of the calling thread's random generator
+ * - the run's id
+ *
+ * Errors: those of ts_checkpoint_save(), ts_module_state_dict(), ts_optimizer_state() and
+ * ts_ema_state(), and TS_ERR_VALUE (size).
  */
 TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
 /**
  * Loads the newest valid checkpoint under dir (see ts_checkpoint_find()) into *training, which must
- * have the structure of the saved run. Everything is read and verified first; names, sizes or
- * numbers that do not match are TS_ERR_VALUE or, if the checkpoint lacks a whole part such as the
- * averages, or a number of the optimizer, TS_ERR_INDEX. On failure the parts of *training are as
- * before.
+ * have the structure of the saved run. The function reads and verifies the whole checkpoint
+ * before it changes *training. Names, sizes or numbers that do not match are TS_ERR_VALUE. If the
+ * checkpoint lacks a whole part, such as the averages, or a number of the optimizer, the error is
+ * TS_ERR_INDEX. After an error the parts of *training are as before.
  * @param text  receives one line about the loaded checkpoint and the reasons why newer ones were
  *              skipped, with paths escaped, cut to text_size - 1 bytes; may be NULL
  * @return TS_OK; TS_ERR_STATE if there is no checkpoint, if the newest one does not belong to
- *         training->run, or if training->loader reads another file of tokens than the saved run (by
- *         the length and a hash of the first MiB; the path may differ); else an error of
+ *         training->run, or if training->loader reads another file of tokens than the saved run
+ *         (another length or another hash of the first MiB; the path may differ); else an error of
  *         ts_checkpoint_find() or of loading a part
  */
 TS_API ts_status ts_training_resume(ts_training *training, const char *dir, char *text,

@@ -2,7 +2,7 @@
  * @file attention.h
  * Scaled dot-product attention: softmax(scale · query · keyᵀ) · value, without the matrix
  * of scores in memory (FlashAttention, Dao et al. 2022). Query, key and value have one dtype: f64,
- * f32, or bf16 or f16, which are computed in f32. They may have any strides. docs/attention.md
+ * f32, bf16 or f16; bf16 and f16 are computed in f32. They may have any strides. docs/attention.md
  * defines each option and the gradients. Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE,
  * TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY.
  */
@@ -54,10 +54,10 @@ typedef struct ts_attention_opts {
     ts_rng_state rng;                   /**< for ts_scaled_dot_product_attention_backward() with
                                              dropout: ts_rng_get_state() before the forward call */
     /**
-     * Address of the number of keys of each batch, for padded keys and values, such as a KV cache:
-     * a tensor of (B) i32, each from 0 to Sk; NULL: all have Sk keys. Keys beyond the length are
-     * not seen and not read, and their gradients are 0. The length replaces Sk in the position of
-     * the row's own key. Not with cu_seqlens.
+     * For padded keys and values, such as a KV cache: address of a (B) i32 tensor with the number
+     * of keys of each batch entry, from 0 to Sk; NULL: all entries have Sk keys. Keys beyond the
+     * number are not seen and not read, and their gradients are 0. The number replaces Sk in the
+     * position of the row's own key. Not with cu_seqlens.
      */
     ts_tensor *const *key_lengths;
 } ts_attention_opts;

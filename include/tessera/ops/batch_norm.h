@@ -1,6 +1,6 @@
 /**
  * @file batch_norm.h  Batch and instance normalisation.
- * generated.h states the dtypes, layouts and errors of this family.
+ * Dtypes, layouts and errors are those of the section batch_norm of generated.h.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_BATCH_NORM_H
@@ -30,8 +30,8 @@ TS_API ts_tensor *ts_batch_norm(ts_tensor *self, ts_tensor *running_mean, ts_ten
                                 ts_tensor *weight, ts_tensor *bias, bool training, double momentum,
                                 double eps);
 
-/** ts_relu() of ts_batch_norm(). On CUDA one kernel writes the result, and the gradient reads self
- *  instead of the result. */
+/** ts_relu() of ts_batch_norm(). On CUDA one kernel normalises and applies relu, and the gradient's
+ *  kernel reads self instead of the result. */
 TS_API ts_tensor *ts_batch_norm_relu(ts_tensor *self, ts_tensor *running_mean,
                                      ts_tensor *running_var, ts_tensor *weight, ts_tensor *bias,
                                      bool training, double momentum, double eps);

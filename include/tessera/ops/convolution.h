@@ -1,9 +1,10 @@
 /**
  * @file convolution.h
  * Convolutions over 1 to 3 spatial dims, with groups, and transposed convolutions, as PyTorch's.
- * Input, weight and bias have one dtype: f64, f32, or bf16 or f16, summed in f32, rounded once. The
- * result is channels-last, (N, spatial dims, C) in memory, if input or weight is, else contiguous.
- * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY.
+ * Input, weight and bias have one dtype: f64, f32, bf16 or f16. bf16 and f16 are summed in f32, and
+ * each sum is rounded once. The result is channels-last, (N, spatial dims, C) in memory, if input
+ * or weight is, else contiguous. Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_VALUE,
+ * TS_ERR_NULL, TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_CONVOLUTION_H
@@ -34,9 +35,12 @@ typedef struct ts_conv_opts {
 } ts_conv_opts;
 
 /**
- * Convolution over one spatial dim: y[n, o, p] = bias[o] + the sum, over the channels c of o's
- * group and the window's elements k, of weight[o, c, k] * x[n, c, p * stride - padding + k *
- * dilation], where elements outside of x are 0.
+ * Convolution over one spatial dim:
+ *
+ *     y[n, o, p] = bias[o] + sum over c and k of
+ *                  weight[o, c, k] * x[n, g + c, p * stride - padding + k * dilation]
+ *
+ * where x is the input, g the first channel of o's group, and elements outside of x are 0.
  * @param input   (N, C, L), or (C, L) for one sample; the result then has no N either
  * @param weight  (O, C / groups, K)
  * @param bias    (O), or TS_NONE

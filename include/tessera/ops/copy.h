@@ -1,4 +1,4 @@
-/** @file copy.h  Copies, conversions, values out of tensors. */
+/** @file copy.h  Conversions of layout, copies of values to host memory, printing. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_COPY_H
 #define TESSERA_OPS_COPY_H
@@ -11,10 +11,12 @@ TS_BEGIN_DECLS
 TS_API ts_tensor *ts_contiguous(ts_tensor *t);
 /**
  * The same elements in channels-last layout, (N, spatial dims, C) in memory, with gradients and of
- * any dtype: an alias of t if t has this layout, else a copy. Operators over images then keep it.
+ * any dtype: an alias of t if t has this layout, else a copy. Operators over images keep the
+ * layout.
  * @param t  (N, C, L), (N, C, H, W) or (N, C, D, H, W)
- * @return as t. ts_contiguous() returns to the default layout. Errors: TS_ERR_SHAPE (number of
- *         dims), TS_ERR_NULL, TS_ERR_MEMORY, and those of the device
+ * @return a tensor of t's sizes and dtype; ts_contiguous() converts it back to the default layout.
+ *         Errors: TS_ERR_SHAPE (number of dims), TS_ERR_NULL, TS_ERR_MEMORY, and those of the
+ *         device
  */
 TS_API ts_tensor *ts_to_channels_last(ts_tensor *t);
 

@@ -1,5 +1,6 @@
 /**
- * @file factory.h  Handwritten factories. generated.h has the family's common contract.
+ * @file factory.h  Functions that make tensors of given values, besides those of generated.h. The
+ * section factory of generated.h states their errors.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_FACTORY_H

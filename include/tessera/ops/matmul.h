@@ -1,6 +1,6 @@
 /**
- * @file matmul.h  Products with options or several results. generated.h has the family's common
- * contract.
+ * @file matmul.h  Matrix products with options or several results. The section matmul of
+ * generated.h states the dtypes and errors.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_MATMUL_H
@@ -10,7 +10,7 @@
 
 TS_BEGIN_DECLS
 
-/** Options of ts_addmm_ex(); zero is default. */
+/** Options of ts_addmm_ex(), which computes beta self + alpha mat1 mat2; zero is default. */
 typedef struct ts_addmm_opts {
     size_t size;            /**< sizeof(ts_addmm_opts) */
     const ts_scalar *beta;  /**< factor of self; NULL: 1. If it is 0, self is not read */
@@ -18,8 +18,8 @@ typedef struct ts_addmm_opts {
 } ts_addmm_opts;
 
 /**
- * Gradients of ts_linear(): grad · weight, gradᵀ · input and the column sums of grad. Errors:
- * those of the family, and TS_ERR_NULL if a tensor is TS_NONE that a requested gradient needs.
+ * Gradients of ts_linear(): grad · weight, gradᵀ · input and the column sums of grad. Errors: those
+ * of all matrix products, and TS_ERR_NULL if a requested gradient needs a tensor that is TS_NONE.
  * @param grad         gradient of the result, (…, N)
  * @param input        (…, K); may be TS_NONE if grad_weight is NULL
  * @param weight       (N, K); may be TS_NONE if grad_input is NULL

@@ -1,5 +1,6 @@
 /**
- * @file norm.h  Normalisation with options. generated.h has the family's common contract.
+ * @file norm.h  Layer and RMS normalisation. The section norm of generated.h states the
+ * dtypes and errors.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_NORM_H
@@ -24,7 +25,7 @@ typedef struct ts_normalization_opts {
 
 /**
  * (x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last dims, where var is the mean of
- * the squared deviations (Ba, Kiros, Hinton 2016).
+ * the squared deviations and eps is 1e-5 (Ba, Kiros, Hinton 2016).
  * @param self    any sizes; its last dims, which are normalised, have the sizes of weight and bias
  * @param weight  sizes of the normalised dims; TS_NONE: 1
  * @param bias    sizes of the normalised dims; TS_NONE: 0
@@ -46,7 +47,9 @@ TS_API ts_tensor *ts_add_layer_norm_ex(ts_tensor *self, ts_tensor *residual, ts_
                                        ts_tensor *bias, ts_tensor **sum,
                                        const ts_normalization_opts *opts);
 
-/** x / sqrt(mean(x^2) + eps) * weight over the last dims (Zhang, Sennrich 2019). */
+/** x / sqrt(mean(x^2) + eps) * weight over the last dims (Zhang, Sennrich 2019), with the default
+ *  eps of ts_normalization_opts. weight has the sizes of the normalised dims; TS_NONE: 1, over the
+ *  last dim. */
 TS_API ts_tensor *ts_rms_norm(ts_tensor *self, ts_tensor *weight);
 /** The same with options. */
 TS_API ts_tensor *ts_rms_norm_ex(ts_tensor *self, ts_tensor *weight,

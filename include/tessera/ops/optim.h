@@ -1,15 +1,18 @@
 /**
  * @file optim.h
- * Update rules over lists of tensors: one call, one pass over memory, no dispatch per tensor.
+ * Update rules of optimizers, and other functions over lists of tensors. A call visits the
+ * dispatcher once for the whole list and passes over memory once. nn/optimizer.h calls these
+ * functions.
  *
  * Lists are arrays of n floating tensors on one device. grads[i] and the states of params[i] have
  * the sizes and dtype of params[i], with two exceptions: the state of a bf16 or f16 parameter may
  * be f32, and the gradient of an f32 parameter may be bf16 or f16. Arithmetic is f64 for f64, else
  * f32; results are rounded once when stored. For n = 0 the functions write nothing. A written
- * tensor must not share memory with another member of the lists: this is not checked, and the
- * values are then unspecified. Writing a leaf that requires grad needs TS_NO_GRAD. Errors:
- * TS_ERR_NULL, TS_ERR_VALUE (n, a number, an expanded tensor to write), TS_ERR_SHAPE, TS_ERR_DTYPE,
- * TS_ERR_DEVICE, TS_ERR_AUTOGRAD, TS_ERR_MEMORY; nothing is then written.
+ * tensor must not share memory with another member of the lists. The functions do not check this;
+ * if memory is shared, the values are unspecified. Writing a leaf that requires grad needs
+ * TS_NO_GRAD. Errors: TS_ERR_NULL, TS_ERR_VALUE (n, a number, an expanded tensor to write),
+ * TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_AUTOGRAD, TS_ERR_MEMORY; nothing is then
+ * written.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_OPTIM_H
@@ -20,8 +23,8 @@
 TS_BEGIN_DECLS
 
 /**
- * Device-side skip flag: a step is skipped without a host sync. Tensors are f32 on the device of
- * the parameters. A caller sets both fields.
+ * A flag on the device that skips a step, so that the host need not wait. Tensors are f32 on the
+ * device of the parameters. A caller sets both fields.
  */
 typedef struct ts_step_guard {
     ts_tensor *found;           /**< flag of one element, such as the result of ts_unscale_(). If it

@@ -22,9 +22,9 @@ typedef struct ts_pool_opts {
                                  most half of the window's extent, dilation * (kernel - 1) + 1 */
     int64_t dilation[3];    /**< distance between elements of a window; 0: 1. Max pools only */
     bool ceil;              /**< the last window may extend past the padding (ceil_mode) */
-    bool exclude_padding;   /**< averages divide by the elements outside of the padding only */
+    bool exclude_padding;   /**< averages divide by the number of elements outside of the padding */
     int64_t divisor;        /**< >= 1: averages divide by this number; 0: by the number of
-                                 elements */
+                                 elements of the window (see exclude_padding) */
 } ts_pool_opts;
 
 /**

@@ -1,6 +1,7 @@
 /**
  * @file resample.h  Padding and resizing of images.
- * generated.h has the family's other functions (ts_pad() among them), dtypes, layouts and errors.
+ * Dtypes, layouts and errors are those of the section resample of generated.h, which declares
+ * further functions.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_RESAMPLE_H
@@ -29,13 +30,15 @@ typedef enum ts_interpolation {
 typedef struct ts_interpolate_opts {
     size_t size;            /**< sizeof(ts_interpolate_opts) */
     int64_t sizes[3];       /**< spatial sizes of the result; all 0: use scale_factor */
-    double scale_factor[3]; /**< out = floor(in * factor). Without align_corners, the positions that
-                                 are read are 1 / factor apart. If the size does not change (except
-                                 with TS_CUBIC), or TS_NEAREST doubles it, they are in / out apart,
-                                 as with `sizes`. Set either sizes or scale_factor */
+    double scale_factor[3]; /**< out = floor(in * factor). Without align_corners, the input
+                                 positions that neighbouring output elements read are 1 / factor
+                                 apart. Exception: they are in / out apart, as with `sizes`, if the
+                                 size does not change (except with TS_CUBIC) or TS_NEAREST doubles
+                                 it. Set either sizes or scale_factor */
     ts_interpolation mode;
     bool align_corners;     /**< true: the centers of the first and last elements are aligned;
-                                 false: the edges of the image. false for TS_NEAREST */
+                                 false: the edges of the image. Must be false for
+                                 TS_NEAREST */
 } ts_interpolate_opts;
 
 /**

@@ -1,6 +1,6 @@
 /**
- * @file slice.h  Handwritten functions for parts of a tensor. generated.h has the family's common
- * contract.
+ * @file slice.h  Functions for parts of a tensor, besides those of generated.h. The section
+ * view of generated.h explains views and negative dims and states the errors.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_SLICE_H

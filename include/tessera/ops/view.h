@@ -1,5 +1,6 @@
 /**
- * @file view.h  Handwritten views. generated.h has the family's common contract.
+ * @file view.h  Views, besides those of generated.h. The section view of generated.h explains
+ * negative dims and states the errors.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_VIEW_H
@@ -26,8 +27,9 @@ TS_API ts_tensor *ts_movedim(ts_tensor *t, int source, int destination);
 TS_API ts_tensor *ts_expand_as(ts_tensor *t, ts_tensor *other);
 
 /**
- * A view with any strides (>= 0) from `offset`, all in elements of t's storage. Differentiable.
- * TS_ERR_VALUE if an element would lie outside the storage.
+ * A view of t's storage with these sizes and strides (>= 0), whose first element is element
+ * `offset` of the storage. Strides and offset count elements. Differentiable. TS_ERR_VALUE if an
+ * element would lie outside the storage.
  */
 TS_API ts_tensor *ts_as_strided(ts_tensor *t, const int64_t *sizes, const int64_t *strides,
                                 int ndim, int64_t offset);
