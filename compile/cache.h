@@ -30,7 +30,7 @@ struct ts_compiled {
     uint64_t clock;        /* number of runs, the time unit of ts_exec.used */
     const ts_exec *newest; /* the plan that was made last */
     char cause[320];       /* why the newest plan was made (cause.c) */
-    uint64_t seen;         /* bit i: there was a recording with ts_lazy_segment() i */
+    uint64_t seen;         /* bit i: a recording with ts_lazy_segment() i has needed a new plan */
     ts_compile_stats stats;
     ts_break breaks[TS_MAX_BREAKS];
     int64_t small;         /* recordings in a row whose plans are small (ts_exec.small) */
@@ -51,9 +51,9 @@ struct ts_compiled {
     char replay_why[320];  /* reason why the function ran instead of a replay; "": none */
     int64_t replayed;      /* index of the plan that was replayed last */
     int mismatches;        /* calls that differed from a replay although its guards held */
-    bool replay_over,      /* no more replays: too many mismatches, or a failed check */
-        verifying;         /* the running call tests whether a replay would have been right */
+    bool verifying;        /* the running call tests whether a replay would have been right */
     /* read and written without the lock */
+    _Atomic bool replay_over; /* no more replays: too many mismatches, or a failed check */
     _Atomic bool timed;    /* a trial is running */
     _Atomic int64_t eager; /* calls that ran without a recording (small.c) */
     _Atomic int64_t eager_end; /* calls run without a recording while `eager` < eager_end */
@@ -71,8 +71,8 @@ ts_compile_stats ts_compiled_stats(const ts_compiled *c);
 /** Counts a graph break; TS_ERR_STATE if the function was compiled with fullgraph. */
 ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site);
 /** Finds or makes the plan of a recording. The plan is not freed before ts_compiled_ran(). If
- *  max_plans plans are running, or memory for the list runs out, the new plan serves this run only.
- *  NULL with TS_ERR_MEMORY. */
+ *  the list of plans is full or cannot grow, a new plan replaces the least recently used plan that
+ *  is not running; if there is none, the new plan serves this run only. NULL with TS_ERR_MEMORY. */
 ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l);
 /** Writes to c->cause why a recording needs a new plan: the first field in which it differs from
  *  the recording of the most recently used plan for the same part of a call. The caller holds

@@ -44,8 +44,8 @@ inline int64_t elements_behind(const ts_tensor *t, int dim)
 }
 
 /** Division of indices of type I by a size known on the host: of(n) is n / size, d the size. A size
- * that is 0 or does not fit I becomes 1: if some size is 0 the space is empty and nothing is
- * divided. */
+ * that is 0 or does not fit I becomes 1. Both occur only in empty spaces, where nothing is divided.
+ */
 template <class I> struct split;
 template <> struct split<uint32_t> : divisor {
     split() = default;

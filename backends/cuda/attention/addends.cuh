@@ -2,8 +2,8 @@
  * @file addends.cuh
  * Adds an additive mask to a tile of scores in the forward kernel for Hopper (wgmma.cuh).
  * attention_adder reads the mask from a tile in shared memory, which TMA, the copy engine, loads.
- * attention_addends loads the mask's elements into registers, for masks that TMA does not accept
- * and for the kernel of all options.
+ * attention_addends loads the mask's elements into registers: for masks that TMA does not accept,
+ * for depths above 128, and for the kernel of all options.
  *
  * A raw score is q k, not yet scaled. The addend of a pair is mask / scale, because the softmax
  * scales the sum later. Addends are limited to +-1e37, so that a row with only such scores still
@@ -71,8 +71,8 @@ template <class T> struct attention_adder {
                 : "+f"(first), "+f"(second)
                 : "r"(word), "r"(hidden));
     }
-    /** Adds a tile of the mask, 64 rows x 8 N keys in a slab at shared-memory address `at`, to the
-     * raw scores of a group of four warps. */
+    /** Adds a tile of the mask, 64 rows x 8 N keys, to the raw scores of a group of four warps. The
+     * tile is one slab (instructions/wgmma.cuh) at shared-memory address `at`. */
     template <int N> __device__ __forceinline__ void add_tile(float (&s)[N][4], uint32_t at) const
     {
         mma_tile<64> tile{at};

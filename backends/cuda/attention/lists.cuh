@@ -62,11 +62,12 @@ static __global__ void __launch_bounds__(512)
         int tiles = (max(seen.end - seen.first, 0) + d.other - 1) / d.other;
         f(batch, block, LEVELS - 1 - min(tiles, LEVELS - 1));
     };
-    int most = ((d.keys ? c.keys : c.rows) + d.tile - 1) / d.tile; /* units of a batch */
+    /* largest number of units of a batch */
+    int most = ((d.keys ? c.keys : c.rows) + d.tile - 1) / d.tile;
     bool few = (int64_t)most * c.batches <= FEW;
-    /* Calls f(batch, block, level) for all units. If there are few, each thread takes one at a
-       time; else, as batches may have far fewer units than the most, a warp takes those of 32
-       batches. */
+    /* Calls f(batch, block, level) for all units. With `few`, each thread tests one of the `most`
+       possible units of a batch at a time. Otherwise many of these may not exist, so a warp takes
+       the real units of 32 batches. */
     auto each_block = [&](auto &&f) {
         for (int i = threadIdx.x; few && i < most * c.batches; i += (int)blockDim.x) {
             int batch = i / most, block = i - batch * most;
