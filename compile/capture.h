@@ -71,8 +71,8 @@ static inline const touch *touches_of(const ts_captured *k, const part *p)
  *  the graph. Refuses a plan that cannot be captured. False if out of memory. */
 bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l);
 /** Assigns arena offsets to the storages on the graph's device that are not `outside`, `held` or
- *  `constant` (ts_plan_storage). Storages inside a group that has a kernel get none. The plan must have
- *  run, because a group gets its kernel in a run. False if out of memory. */
+ *  `constant` (ts_plan_storage). Storages inside a group that has a kernel get none. The plan must
+ *  have run, because a group gets its kernel in a run. False if out of memory. */
 bool ts_captured_assign_offsets(ts_captured *k, const ts_exec *e);
 /** Adds a ts_part_pair to *pairs for each step of the graph that must run after another
  *  (branches.c); pairs that follow from other pairs may be missing. The steps must have been

@@ -408,8 +408,8 @@ bool ts_handles_stay(const ts_run *r);
  *  first step that uses it. Does nothing if the storage is open or inside a group. Errors:
  *  TS_ERR_MEMORY, and errors of ts_arena_fill(). */
 ts_status ts_exec_open(const ts_run *r, uint32_t storage);
-/** Unbinds the handles of a storage after the last step that uses it, and releases its memory unless
- *  the storage is outside, held or constant. A repeated call does nothing. */
+/** Unbinds the handles of a storage after the last step that uses it, and releases its memory
+ *  unless the storage is outside, held or constant. A repeated call does nothing. */
 void ts_exec_close(const ts_run *r, uint32_t storage);
 /** Runs the call of a node. */
 ts_status ts_exec_call(const ts_run *r, uint32_t node);

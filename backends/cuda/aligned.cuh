@@ -1,8 +1,8 @@
-/** @file aligned.cuh  Runs kernels over rows (rows.cuh, row_stream.cuh) on copies of tensors that do
- *  not begin at a multiple of 16 bytes (on_aligned()) or are not contiguous (on_packed()). If the
+/** @file aligned.cuh  Runs kernels over rows (rows.cuh, row_stream.cuh) on copies of tensors that
+ *  do not begin at a multiple of 16 bytes (on_aligned()) or are not contiguous (on_packed()). If the
  *  length of a row is a multiple of 16 bytes, kernels over rows access 16-byte vectors. A kernel
- *  with other accesses for other addresses would let the order of sums depend on addresses. Softmax,
- *  norms, losses over classes and cumulative sums use these functions. */
+ *  with other accesses for other addresses would let the order of sums depend on addresses.
+ *  Softmax, norms, losses and cumulative sums use these functions. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ALIGNED_CUH
 #define TS_CUDA_ALIGNED_CUH

@@ -73,8 +73,8 @@ __device__ __forceinline__ float sin_or_cos(float x, unsigned quarter)
 /**
  * Sine with an error of up to 2^-19, for results that are rounded to R, bf16 or f16: subtracts a
  * multiple of pi in two steps, then evaluates an odd polynomial. An f16 is at most 65504 and a bf16
- * has 8 significant bits, so the reduced argument is exact enough. For |x| of at least 105615, which
- * only bf16 has, calls sine_far().
+ * has 8 significant bits, so the reduced argument is exact enough. For |x| of at least 105615,
+ * which only bf16 has, calls sine_far().
  */
 template <class R> __device__ __forceinline__ float sine_near(float x)
 {
