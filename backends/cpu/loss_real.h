@@ -232,10 +232,10 @@ static void S(nll_rows)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Stores -scale at the targets of `many` positions from r on, whose class 0 is at index `at` and
- *  then every `row` elements. `shared`: -scale of all positions; `own`: that of position r + k, if
- *  job->each. An ignored position stores 0 at class 0: with random targets, a branch would be
- *  mispredicted. */
+/** Stores -scale at the targets of `many` positions from r on. The logit of class 0 of position
+ *  r + k is at index at + k * row. `shared`: -scale of all positions; `own`: -scale of position
+ *  r + k, if job->each. An ignored position stores 0 at class 0: with random targets, a branch
+ *  would be mispredicted. */
 #define STORE_SCALES(Type, shared, own)                                                            \
     for (int64_t k = 0; k < many; k++) {                                                           \
         int64_t target = target_at(job, r + k);                                                    \
@@ -277,7 +277,7 @@ static void S(nll_backward_rows)(void *ctx, int64_t begin, int64_t end)
 
 /* ------------------------------------------------------------------ pairs of elements ------ */
 
-/** The loss of x against the target t. beta: the number of smooth_l1 and huber. */
+/** The loss of x against the target t. beta: the threshold of smooth_l1 and huber. */
 VEC_FN V S(pair)(pair_kind kind, V x, V t, V beta)
 {
     V d = x - t, size = F(abs)(d), zero = F(zero)();

@@ -1,6 +1,6 @@
 /* Products of a matrix (rows, k) and a vector x for one real type T (real_names.h); included by
- * matmul.c, which defines the struct matvec. Within a variant, the order of the terms of a sum
- * depends only on their number and on which dim of the matrix is dense. */
+ * matmul.c, which defines the struct matvec. Within an instruction-set variant (vec.h), the order
+ * of the terms of a sum depends only on their number and on which dim of the matrix is dense. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real.h"
 

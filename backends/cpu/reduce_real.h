@@ -198,8 +198,8 @@ VEC_FN void S(fold_columns)(fold how, const reduction *r, const char *const *row
 enum { S(BESIDE) = 8192 / sizeof(T) }; /* most elements of parts that are copied side by side */
 
 /** Number of parts, from task `begin` on, that fold_beside() folds together: whole parts of the
- * same result that fit a block. 1, the usual fold of one part, if a part has more than FEW
- * columns. */
+ * same outer result that fit a block. 1 if a part has more than FEW columns. outer_tasks() itself
+ * folds a single part. */
 VEC_FN int64_t S(parts_beside)(const reduction *r, int64_t begin, int64_t end)
 {
     int64_t left = r->length / ROW_BLOCK - begin % r->parts;
@@ -234,7 +234,7 @@ VEC_FN void S(copy_rows)(const reduction *r, T *to, int64_t columns, const char 
 #undef ROWS
 }
 
-/** Copies n parts of one outer result (width results), starting with the part of `task`, side by
+/** Copies n parts of one outer result (see outer_tasks()), starting with the part of `task`, side by
  * side as columns of one block, and folds them with `body`. */
 static __attribute__((noinline)) void S(fold_beside)(const reduction *r, ts_parallel_body body,
                                                      int64_t task, int64_t n)
@@ -266,9 +266,9 @@ static __attribute__((noinline)) void S(fold_beside)(const reduction *r, ts_para
     body(&beside, 0, 1);
 }
 
-/** Outer pass. A task is a tile of columns of one part (ROW_BLOCK rows) of an outer result,
- * numbered (outer result * parts + part) * tiles + tile. body: the body that calls this function
- * for the same fold. */
+/** Outer pass. An outer result is r->width adjacent results, the columns. A task is a tile of
+ * columns of one part (ROW_BLOCK rows) of an outer result, numbered (outer result * parts + part) *
+ * tiles + tile. body: the body that calls this function for the same fold. */
 VEC_FN void S(outer_tasks)(fold how, ts_parallel_body body, const reduction *r, int64_t begin,
                            int64_t end)
 {

@@ -77,10 +77,10 @@ typedef struct ts_group_call {
     ts_frame *frame;
     ts_kernel kernel;
 } ts_group_call;
-/** For group_takes and group_run. If the call computes each row of argument 0 separately (norms,
- *  softmax, reductions of the last dims), returns the number of last dims that form a row; else 0.
- *  Sets *summed, unless it is NULL: true if results whose sizes differ from argument 0 are sums
- *  over all rows, false if they have one number per row. */
+/** For group_takes and group_run. If the call works by rows of argument 0 (norms, softmax,
+ *  reductions of the last dims, sums over the first dims), returns the number of last dims that
+ *  form a row; else 0. Sets *summed, unless it is NULL: true if results whose sizes differ from
+ *  argument 0 are sums over all rows, false if they have one number per row. */
 TS_API int ts_kernel_row_dims(const ts_frame *frame, bool *summed);
 /** Result of running a group. */
 typedef struct ts_group_report {
@@ -325,10 +325,10 @@ TS_API ts_status ts_backend_load(const char *path, ts_key *key);
  *  until the process ends. Errors: those of ts_backend_load() without TS_ERR_IO. */
 TS_API ts_status ts_register_backend(const ts_backend *backend, ts_key *key);
 /**
- * Opens a backend that is distributed with the library ("cuda", in any case). If a backend of this
- * name is loaded already, only writes its key. Searches the file (libtessera_cuda.so.0) in the
- * folder of this library, in its subfolder backends/cuda (as in a build folder), then by the
- * dynamic linker's rules.
+ * Opens a backend that is distributed with the library ("cuda", in upper or lower case). If a
+ * backend of this name is loaded already, only writes its key. Searches for the file
+ * (libtessera_cuda.so.0) in the folder of this library, in its subfolder backends/cuda (as in a
+ * build folder), then by the dynamic linker's rules.
  * The environment variable TS_CUDA disables the backend (0) or names the file; "" and 1 do neither.
  * A program opens backends explicitly; an open backend may have no device.
  * @param key  receives the backend's key; may be NULL

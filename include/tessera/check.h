@@ -15,7 +15,8 @@
  *
  * A NULL object or tensor is usually the result of a failed call: the check returns the recorded
  * failure, or a new TS_ERR_NULL if none is recorded. For NULL strings, arrays, callbacks and result
- * pointers, which the caller provides, it always records a new TS_ERR_NULL.
+ * pointers, which the caller provides, it records a new TS_ERR_NULL, except where core.h says that
+ * an earlier failure stays.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CHECK_H

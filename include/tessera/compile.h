@@ -129,11 +129,11 @@ TS_API ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *input
  */
 
 /**
- * Declares the source of a number: the calling thread's next call of `op` that passes a
- * floating-point number as `argument` takes the number from *cell. Replays read *cell anew. Outside
- * of a compiled function with the option `replay`, this and the other declarations below only check
- * pointers and counts. The function must not change *cell. The cell must stay valid as long as the
- * compiled function is called, or until ts_state_changed().
+ * Declares the source of a number: in the calling thread's next call of `op` that passes a
+ * floating-point number as `argument`, the function passes the value of *cell. Replays read *cell
+ * anew. Outside of a compiled function with the option `replay`, this and the other declarations
+ * below only check pointers and counts. The function must not change *cell. The cell must stay
+ * valid as long as the compiled function is called, or until ts_state_changed().
  * @param op, argument  names of docs/operators.md, such as "mul" and "other"
  * Errors: TS_ERR_NULL; TS_ERR_VALUE for unknown names; TS_ERR_MEMORY.
  */

@@ -11,12 +11,13 @@
  *
  * Errors: a failed call returns NULL or a status other than TS_OK, and writes code and message to
  * the calling thread's error record. A call that gets the NULL of a failed call fails too, with the
- * code of that first failure (the root failure), and leaves the record unchanged. The same applies
- * to calls that fail after a size, count or dtype of that NULL was read, because they may have
- * received it, until the program reads the message, prints or clears the record. Unless a comment
- * says otherwise, a required argument that is NULL is TS_ERR_NULL, and a released tensor is
- * TS_ERR_STATE, also where the comment does not list these errors. A released tensor is detected
- * until its header is reused; TS_DEBUG=scopes delays the reuse.
+ * code of that first failure (the root failure), and leaves the record unchanged. A program may
+ * also read a size, count or dtype of that NULL and pass the number on. From then on, each call that
+ * fails returns the root failure's code and leaves the record unchanged, until the program reads the
+ * message, or prints or clears the record. Unless a comment says otherwise, a required argument that
+ * is NULL is TS_ERR_NULL, and a released tensor is TS_ERR_STATE, also where the comment does not
+ * list these errors. A released tensor is detected until its header is reused; TS_DEBUG=scopes
+ * delays the reuse.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CORE_H
@@ -90,8 +91,8 @@ TS_API void ts_error_print(void);
  * message is cut to 1,199 bytes and escaped as by ts_escape_text() (program.h), except line feeds
  * and tabs.
  * @return status, so that a function can `return ts_error_set(TS_ERR_VALUE, "...", ...)`;
- *         TS_ERR_INTERNAL if status is TS_OK; the code of an earlier failure that stays, because a
- *         number of its NULL was read
+ *         TS_ERR_INTERNAL if status is TS_OK; the root failure's code if that failure stays,
+ *         because the program read a size, count or dtype of its NULL (see the top of this file)
  */
 TS_API ts_status ts_error_set(ts_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -215,9 +216,9 @@ typedef struct ts_device {
  *  later calls in the thread overwrite the text; the library's error messages make such calls, so
  *  copy a text that must last. */
 TS_API const char *ts_device_name(ts_device device);
-/** Parses a device name in any case: "cpu", "meta", "cuda", "cuda:1" or the name of a loaded
- *  plugin, with an index up to 255. Neither opens the backend nor checks that the device exists;
- *  ts_device_open() does both. Errors: TS_ERR_VALUE for any other name, TS_ERR_NULL. */
+/** Parses a device name in upper or lower case: "cpu", "meta", "cuda", "cuda:1" or the name of a
+ *  loaded plugin, with an index up to 255. Neither opens the backend nor checks that the device
+ *  exists; ts_device_open() does both. Errors: TS_ERR_VALUE for any other name, TS_ERR_NULL. */
 TS_API ts_status ts_device_from_name(const char *name, ts_device *device);
 /** The calling thread's default device: factories without a device argument create tensors on it.
  *  Initially the CPU. */

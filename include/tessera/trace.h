@@ -75,8 +75,8 @@ TS_API bool ts_tracing(void);
  * input that shares memory with other inputs than in the trace; TS_ERR_SHAPE, TS_ERR_DTYPE,
  * TS_ERR_DEVICE, TS_ERR_MEMORY. Later, with outputs NULL and the generator as before: those of the
  * calls; TS_ERR_STATE if a leaf has no gradient although it had one in the trace; TS_ERR_VALUE if
- * the function made an alias of a tensor without a call, and the tensor has other strides or a
- * smaller storage than in the trace.
+ * the graph has an alias that no call made (docs/tracing.md), and the tensor behind the alias has
+ * other strides or a smaller storage than in the trace.
  */
 TS_API ts_status ts_replay(const ts_graph *graph, ts_tensor *const *inputs, int ninputs,
                            ts_tensor **outputs, int noutputs);

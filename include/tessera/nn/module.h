@@ -172,8 +172,8 @@ TS_API ts_status ts_module_to(ts_module *m, ts_dtype dtype);
  * Stores parameters and buffers of 4 or 5 dims, such as weights of convolutions, with dim 1
  * innermost in memory, as PyTorch's to(memory_format=torch.channels_last). Convolutions of
  * channels-last images then use the weights without a copy. A replaced tensor loses its gradient,
- * and its slot is updated; create optimizers afterwards. Errors: TS_ERR_NULL, TS_ERR_MEMORY;
- * nothing changes then.
+ * and its slot is updated; create optimizers afterwards. Errors: those of ts_module_each() and
+ * TS_ERR_MEMORY; nothing changes then.
  */
 TS_API ts_status ts_module_to_channels_last(ts_module *m);
 

@@ -13,7 +13,7 @@ TS_BEGIN_DECLS
 /** A run and the lock on its folder. */
 typedef struct ts_run ts_run;
 
-/** Options of ts_run_open(). Zero begins a new run, which the folder must not contain yet. */
+/** Options of ts_run_open(). Zero begins a new run; the folder must not contain a run yet. */
 typedef struct ts_run_opts {
     size_t size;    /**< sizeof(ts_run_opts) */
     bool resume;    /**< continue the run in the folder */
