@@ -88,8 +88,8 @@ void ts_compiled_ran(ts_compiled *c, ts_exec *e);
 /** Sets e->small and e->tried of a new plan. */
 void ts_small_set(ts_exec *e);
 /** Sets how many of the next calls run without a recording. Call it after the plan of a recording
- *  was found or made; e: that plan, or NULL if there is none. made: the plan is new. first: it is the
- *  first recording of a call. The caller holds c->lock. */
+ *  was found or made. e: that plan, or NULL if there is none. made: the plan is new. first: it is
+ *  the first recording of a call. The caller holds c->lock. */
 void ts_small_recorded(ts_compiled *c, ts_exec *e, bool made, bool first);
 /** True if a call runs without a recording, and counts it. Such calls are about as short
  *  as taking the function's lock, so ts_small_is_eager() does not take it. */

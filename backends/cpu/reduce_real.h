@@ -234,8 +234,8 @@ VEC_FN void S(copy_rows)(const reduction *r, T *to, int64_t columns, const char 
 #undef ROWS
 }
 
-/** Copies n parts of one outer result (see outer_tasks()), starting with the part of `task`, side by
- * side as columns of one block, and folds them with `body`. */
+/** Copies n parts of one outer result (see outer_tasks()), starting with the part of `task`, side
+ * by side as columns of one block, and folds them with `body`. */
 static __attribute__((noinline)) void S(fold_beside)(const reduction *r, ts_parallel_body body,
                                                      int64_t task, int64_t n)
 {

@@ -12,12 +12,12 @@
  * Errors: a failed call returns NULL or a status other than TS_OK, and writes code and message to
  * the calling thread's error record. A call that gets the NULL of a failed call fails too, with the
  * code of that first failure (the root failure), and leaves the record unchanged. A program may
- * also read a size, count or dtype of that NULL and pass the number on. From then on, each call that
- * fails returns the root failure's code and leaves the record unchanged, until the program reads the
- * message, or prints or clears the record. Unless a comment says otherwise, a required argument that
- * is NULL is TS_ERR_NULL, and a released tensor is TS_ERR_STATE, also where the comment does not
- * list these errors. A released tensor is detected until its header is reused; TS_DEBUG=scopes
- * delays the reuse.
+ * also read a size, count or dtype of that NULL and pass the number on. From then on, each call
+ * that fails returns the root failure's code and leaves the record unchanged, until the program
+ * reads the message, or prints or clears the record. Unless a comment says otherwise, a required
+ * argument that is NULL is TS_ERR_NULL, and a released tensor is TS_ERR_STATE, also where the
+ * comment does not list these errors. A released tensor is detected until its header is reused;
+ * TS_DEBUG=scopes delays the reuse.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CORE_H
