@@ -1,5 +1,5 @@
-/** @file guard.c  The guards of a replay: what a call must have in common with the calls that were
- * recorded. */
+/** @file guard.c  The guards of a replay: the properties that a call must have in common with the
+ * recorded calls. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
 
@@ -88,7 +88,8 @@ static const char *check_leaves(const ts_repeat *p, ts_tensor *const *inputs)
     return NULL;
 }
 
-/** Checks the storages of FIXED holders and stores their versions. */
+/** Checks the storages of FIXED holders, whose versions it stores, and the outputs that are the
+ *  same tensor in each call. */
 static const char *check_fixed(const ts_repeat *p)
 {
     ts_holder *holders = p->holders.data;
@@ -123,7 +124,8 @@ void ts_replay_unlock(const ts_repeat *p, ts_tensor *const *inputs, uint32_t cou
 }
 
 /** Locks the leaves of p, so that no other thread changes their gradients between the guards and
- *  the end of the run. False, with none locked, if another thread has locked one. */
+ *  the end of the run. False, with none locked, if a thread has locked one or memory for the node
+ *  of a leaf runs out. */
 static bool hold_leaves(const ts_repeat *p, ts_tensor *const *inputs)
 {
     uint32_t self = ts_node_self(ts_thread_self());

@@ -1,14 +1,16 @@
 /**
- * @file handles.c  What the runs of a plan keep for the next one: the tensor handles of its values,
- * and the arrays of a run.
+ * @file handles.c  Memory that a run of a plan keeps for the next run: the tensor handles of the
+ * plan's values, and arrays.
  *
- * A handle has a layout that is the same in each run, and from ts_handle_bind() to
- * ts_handle_unbind() the storage of one run. It holds no reference to that storage, because the run
- * or its replay does. A handle without a storage is marked as dead. A handle to which a kernel has
- * kept a reference stays with its holder: it gets a reference to the storage, and the value a new
- * handle.
+ * The layout of a handle is the same in each run. From ts_handle_bind() to ts_handle_unbind() the
+ * handle has the storage of one run, but no reference to it: the run or its replay has one. An
+ * unbound handle is marked as dead.
  *
- * Storages that are the same in all replays of a plan stay bound between them.
+ * If a kernel has kept a reference to a handle, or the handle has a history or a gradient, the plan
+ * gives the handle away with a reference to the storage, and the value gets a new handle when it is
+ * bound again. With TS_DEBUG=scopes the plan gives each handle away.
+ *
+ * Storages that are the same in all replays of a plan stay bound from one replay to the next.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
@@ -71,7 +73,7 @@ void ts_slots_keep(ts_exec *e, ts_slots *s)
 {
     ts_slots *none = NULL;
     if (!atomic_compare_exchange_strong(&e->slots, &none, s))
-        ts_slots_free(e, s); /* another thread has kept its own */
+        ts_slots_free(e, s); /* another thread has kept its slots */
 }
 
 /** A handle of value v without a storage; NULL with TS_ERR_MEMORY. */
@@ -99,14 +101,15 @@ bool ts_handle_bind(const ts_run *r, uint32_t number)
     return true;
 }
 
-/** True if only the plan has a reference to a handle, which has no history. */
+/** True if the plan has the only reference to a handle, which has no history and no gradient. */
 static bool is_own(const ts_tensor *t)
 {
     return TS_LIKELY(atomic_load_explicit(&t->refs, memory_order_acquire) == 1) &&
            !((uintptr_t)t->node | (uintptr_t)t->grad);
 }
 
-/** Gives a handle to the holders of its other references. */
+/** Gives a handle, with a reference to its storage, to the holders of its other references. Without
+ *  holders the handle is freed. */
 static TS_COLD void give_away(const ts_run *r, uint32_t number)
 {
     ts_tensor *t = r->handles[number];

@@ -1,6 +1,7 @@
 /**
- * @file tile_state.c  The state of a group on the CPU, which its runs keep: values and calls, the
- * sizes of tiles, machine code, and the numbers of the last run.
+ * @file tile_state.c  The state of a group on the CPU: values and calls, the sizes of tiles,
+ * machine code, and the numbers of the last run. A run in one thread keeps the state for the next
+ * run.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/emit.h"
@@ -10,7 +11,7 @@
 
 #include <string.h>
 
-enum { TILE_BYTES = 32768,               /* of the values of a tile */
+enum { TILE_BYTES = 32768,               /* bytes of the values of a tile */
        TILE_LEAST = 1024, TILE_MOST = 8192, /* elements of a tile */
        CODE_TILE = 16384,                /* elements of a tile if all calls are machine code */
        WORK = 16384                      /* elements times calls that are worth another thread */ };
@@ -37,8 +38,9 @@ static uint16_t value_of(ts_tiles *w, ts_id id)
     return (uint16_t)(i + 1);
 }
 
-/** The last call of the part of the code that call c is in; without code, c. *needs receives
- *  whether value `index` of that call needs memory: a part keeps some values in registers. */
+/** The last call of the part of the code that has call c; c if no part has it. index: of a value of
+ *  the call, plus 1. *needs receives whether the value needs memory: a part keeps values that are
+ *  not its operands in registers. */
 static uint32_t end_of_part(const ts_tiles *w, uint32_t c, uint16_t index, bool *needs)
 {
     *needs = true;
@@ -54,8 +56,9 @@ static uint32_t end_of_part(const ts_tiles *w, uint32_t c, uint16_t index, bool 
     return c;
 }
 
-/** Assigns buffers to values without memory. A buffer is reused after the last call that reads its
- *  value, and not within a part of the code, whose elements may have other sizes. */
+/** Assigns buffers to values without memory. A buffer is reused after the last call that uses its
+ *  value; if a part of the code has that call, after the part, because a store of larger elements
+ *  in the part's loop would overwrite elements that the loop has not read yet. */
 static void assign_buffers(ts_tiles *w)
 {
     uint32_t last[TS_GROUP_TENSORS * 64 + 1] = {0};
@@ -86,8 +89,9 @@ static void assign_buffers(ts_tiles *w)
     }
 }
 
-/** Merges the space into one dim if every value is contiguous or has one element; otherwise keeps
- *  its dims. */
+/** Merges the space into one dim if it has no rows or is one row, and every value has one element,
+ *  or all elements of the space in a contiguous layout. Otherwise keeps the dims of the space,
+ *  sorted by ts_tile_order_dims() if it has no rows. */
 static void lay_out(ts_tiles *w)
 {
     const ts_step *s = w->step;
@@ -113,7 +117,7 @@ static void lay_out(ts_tiles *w)
             t->strides[0] = 1;
         }
         memcpy(v->whole, t->sizes, sizeof v->whole);
-        if (v->shift) /* gather()'s flag: it lacks the dims of a row */
+        if (v->shift) /* gather()'s flag: the value has no dims of a row */
             v->shift = 0;
         else
             v->shift = w->ndim - t->ndim;
@@ -125,8 +129,10 @@ static void lay_out(ts_tiles *w)
     }
 }
 
-/** Chooses the split dim and the size of tiles, so that a tile's values fit the L1 cache
- *  and rows stay whole. */
+/** Chooses the split dim, the size of tiles and the size of buffers. Rows stay whole, except a
+ *  reduction of all elements, which is divided into pieces. If all calls are machine code, a tile
+ *  has about CODE_TILE elements; otherwise about TILE_BYTES bytes, from TILE_LEAST to TILE_MOST
+ *  elements. */
 static void choose_tiles(ts_tiles *w)
 {
     int64_t item = 1, values = w->nbuffers, inner = 1, n;
@@ -150,7 +156,7 @@ static void choose_tiles(ts_tiles *w)
     w->buffer = (longest * inner * item + 63) & ~(int64_t)63;
 }
 
-/** Fills w->values and w->calls from the step; workers start with copies of them. */
+/** Fills w->values, w->calls and w->passed from the step. */
 static void gather(ts_tiles *w)
 {
     const ts_run *r = w->run;
@@ -269,14 +275,14 @@ static ts_tiles *allocate(const ts_run *r, const ts_step *s, size_t values, size
     return w;
 }
 
-/** The code of the group's calls, which are planned. */
+/** The code of the group's calls, which must be planned; NULL if there is none. */
 static const ts_emitted *code_of(const ts_tiles *w)
 {
     return ts_emit_code(&(ts_emit_group){w->run, w->step, w->values, w->calls, w->nvalues,
                                          w->ncalls, w->ndim, w->sizes});
 }
 
-/** Sets w->code, and w->numbers for its numbers in this run. False, with an error, if out of
+/** Sets w->code, and w->numbers to the code's numbers for this run. False, with an error, if out of
  *  memory. */
 static bool set_code(ts_tiles *w, const ts_emitted *code)
 {
@@ -290,8 +296,8 @@ static bool set_code(ts_tiles *w, const ts_emitted *code)
     return true;
 }
 
-/** Finds or makes machine code of the group. The calls are planned for the whole space. False, with
- *  an error, if out of memory. */
+/** Plans the calls for the whole space and sets their machine code, unless there is none or a call
+ *  cannot be planned. False, with an error, if out of memory. */
 static bool emit(ts_tiles *w)
 {
     bool ok = !ts_emit_on() || !ts_tile_prepare(w, &w->only, w->ndim ? w->sizes[0] : 1) ||
@@ -347,7 +353,8 @@ static bool has_tables(ts_tiles *w)
     return true;
 }
 
-/** Plans call k again, with its numbers of this run; false if that fails or needs other code. */
+/** Plans call k again, with its numbers of this run; false if that fails or the call needs other
+ *  code. */
 static bool plan_again(ts_tiles *w, uint32_t k)
 {
     const ts_exec *e = w->run->exec;
@@ -363,8 +370,8 @@ static bool plan_again(ts_tiles *w, uint32_t k)
                             (c->operands ? ts_recipe_of(&c->f, &recipe, numbers) : NULL));
 }
 
-/** Updates the calls whose numbers differ from those of the run before; false if the state does not
- *  fit the new numbers. */
+/** Plans again the calls that get lists of numbers, or other numbers than in the last run, and
+ *  updates the numbers of the code. False if the state does not fit the new numbers. */
 static bool update_numbers(ts_tiles *w)
 {
     const uint64_t *numbers = w->run->numbers;
@@ -384,7 +391,7 @@ static bool update_numbers(ts_tiles *w)
 }
 
 /** Takes the kept state of a group and updates its addresses, call sites and numbers for this run.
- *  NULL if no state is kept, or if it does not fit this run and is freed. */
+ *  NULL if no state is kept, or if it does not fit this run; the state is then freed. */
 static ts_tiles *reuse_state(const ts_run *r, const ts_step *s)
 {
     const ts_exec *e = r->exec;

@@ -5,15 +5,20 @@
  *
  *     a.data + sum of a's strides * i + u  =  b.data + sum of b's strides * j + v
  *
- * for bytes u and v of the elements. With b's indices counted from their ends, all terms are on one
- * side and positive: sum of c[k] * x[k] = t with 0 <= x[k] <= n[k]. A search over x, the largest
- * c[k] first, skips remainders that the greatest common divisor of the later c[k] does not divide.
+ * for bytes u and v of the elements. If both tensors have elements of one size, and their addresses
+ * differ by a multiple of it, u and v are omitted, and c and t below are in elements.
+ *
+ * Indices whose terms would be negative on the left side are counted from their ends. All terms are
+ * then on the left, none of them negative: sum of c[k] * x[k] = t with 0 <= x[k] <= n[k]. A search
+ * over x, the largest c[k] first, skips remainders that the greatest common divisor of the later
+ * c[k] does not divide or that exceed the sum of the later c[k] * n[k]. If it tries more than
+ * VISITS values, or the sums do not fit 63 bits, the tensors count as overlapping.
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/entries.h"
 
 enum { TERMS = 2 * TS_MAX_DIMS + 1,
-       VISITS = 4096 /* values of x[k] that a search tries; then it is undecided */ };
+       VISITS = 4096 /* values of x[k] that a search tries; then it ends undecided */ };
 
 typedef struct equation {
     int64_t c[TERMS], n[TERMS];
@@ -33,8 +38,8 @@ static int64_t divisor_of(int64_t a, int64_t b)
     return a;
 }
 
-/** Adds the term c * x with 0 <= x <= n. Terms with the same c become one. They are sorted, the
- *  largest c first. */
+/** Adds the term c * x with 0 <= x <= n, unless it is always 0. Terms with the same c become one.
+ *  Terms are sorted, the largest c first. */
 static void add_term(equation *e, int64_t c, int64_t n)
 {
     int k = 0;
@@ -121,7 +126,7 @@ bool ts_tensors_overlap(const ts_tensor *a, const ts_tensor *b)
                   !__builtin_add_overflow(e.most[k + 1], reach, &e.most[k]);
         e.divisor[k] = divisor_of(e.divisor[k + 1], e.c[k]);
     }
-    /* the sum is 0 for a's first element and the last byte that b touches */
+    /* all x are 0 for the first byte or element of a and the last one of b, t apart */
     return !e.fits || has_solution(&e, 0, (apart + (elements ? last[1] - item + 1 : last[1]) -
                                            first[0]) / unit);
 }

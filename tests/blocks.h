@@ -19,11 +19,11 @@ static inline bool blocks_from(bool system)
     return ts_alloc_system == system;
 }
 
-/** Allocates every block by malloc, so that each allocation may fail. False if the process already
+/** Selects malloc for every block, so that each allocation can fail. False if the process already
  * has blocks of the other allocator. */
 static inline bool blocks_from_malloc(void) { return blocks_from(true); }
-/** Allocates from the library's own free lists and region, also in a sanitizer build. False if the
- * process already has blocks of malloc. */
+/** Selects the library's own free lists and region, also in a sanitizer build. False if the process
+ * already has blocks of malloc. */
 static inline bool blocks_from_heaps(void) { return blocks_from(false); }
 
 #define TOO_LATE "a process that has no blocks yet is needed"

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 /** Sets a locale with a decimal comma, de_DE or fr_FR. If neither is installed, compiles de_DE into
- *  `folder` with localedef. False if that fails, because the machine lacks the sources of
- *  locales. */
+ *  `folder` with localedef. False if that fails, for example because the machine lacks the
+ *  sources of locales. */
 static inline bool ts_comma_locale(const char *folder)
 {
     char command[512];

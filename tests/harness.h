@@ -16,12 +16,13 @@
  *
  * The executable runs all its cases, each in a forked child.
  *
- *     --list            prints the names of the cases
+ *     --list            prints the names of the selected cases, and runs none
  *     --threads         selects the cases marked `.threads = true`
  *     WORD ...          selects the cases whose names contain one of the words
  *     CK_RUN_CASE=NAME  selects one case
  *     CK_FORK=no        runs without fork: a single case in this process (for debuggers), each of
- *                       several cases in a new process (for TSan)
+ *                       several cases in a new process (for TSan); skips cases that must end by a
+ *                       signal or exit
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_HARNESS_H
@@ -33,7 +34,8 @@
 
 /*
  * The check library writes the source line of each assertion that holds to a file, to report it
- * after a crash. In loops over elements this takes most of the time, so each line is written once.
+ * after a crash. In loops over elements this takes most of the time, so each line is written
+ * at most once.
  */
 static atomic_bool ts_test_told[1024] __attribute__((unused));
 #define _mark_point(file, line)                                                                    \
@@ -55,13 +57,13 @@ typedef struct ts_test_case {
     struct ts_test_case *next;
     /* Options, given as designated initialisers after the name in TS_TEST(). */
     int loop;              /* run the body with _i = 0 … loop-1; 0 means once */
-    double timeout;        /* seconds; 0 means 120 */
+    double timeout;        /* seconds; 0: the environment variable CK_DEFAULT_TIMEOUT, or 120 */
     int signal;            /* signal that must end the body; 0: none */
     int exit;              /* exit status with which the body must exit; 0: it must return */
     bool threads;          /* several threads share data: `make tsan` runs the case. It searches
                               the source for the text ".threads = true" */
-    void (*setup)(void);   /* runs in the child before the body */
-    void (*teardown)(void); /* runs in the child after the body */
+    void (*setup)(void);   /* runs in the case's process before the body */
+    void (*teardown)(void); /* runs in the case's process after the body */
 } ts_test_case;
 
 void ts_test_register(ts_test_case *test);

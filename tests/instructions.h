@@ -17,7 +17,8 @@
 
 /**
  * Number of instructions that body(ctx) executes in a forked child, plus a small constant number
- * for the counting itself. -1 if a process may not trace its child here, or if the child crashes.
+ * for the counting itself. -1 if a process cannot trace its child here, or if the child crashes or
+ * exits with another status than 0.
  * Run one-time initialisation before the call, so that it is not counted.
  */
 static inline long ts_instructions(void (*body)(void *ctx), void *ctx)

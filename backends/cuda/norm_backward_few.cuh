@@ -1,7 +1,7 @@
 /**
  * @file norm_backward_few.cuh  Gradients of layer and RMS normalisation of few elements in one
- * launch. Some blocks compute the gradient of x, the others the gradients of weight and bias: each
- * of these two needs only the operands, which all blocks read from L2.
+ * launch. Some blocks compute the gradient of x, the others the gradients of weight and bias.
+ * Neither group of blocks needs results of the other. Both read the operands, which fit L2.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_NORM_BACKWARD_FEW_CUH
@@ -12,18 +12,18 @@
 
 namespace ts {
 
-enum { FEW_X = 32, FEW_Y = 16, /* threads of a block; columns of a block that sums them */
+enum { FEW_X = 32, FEW_Y = 16, /* threads of a block; FEW_X columns for dweight, dbias */
        FEW_ROWS = 256,         /* most rows */
        FEW_LONGEST = 4096,     /* most elements of a row */
        FEW_ELEMENTS = 1 << 17, /* most elements */
-       FEW_SHORT = 512         /* most elements of a row that a warp computes; else a block */ };
+       FEW_SHORT = 512         /* most elements of a row that a warp computes; longer: a block */ };
 
 /** Operands of a call. g, x and weight may have any strides; the others are contiguous. */
 template <class T> struct few_gradients {
     const T *g, *x, *weight;       /* weight NULL: 1 */
     const wide_t<T> *mean, *rstd;  /* mean is not read with RMS */
     T *dx, *dweight, *dbias;       /* NULL: not requested */
-    uint32_t rows, n, row_blocks;  /* row_blocks: the first blocks, which compute dx */
+    uint32_t rows, n, row_blocks;  /* row_blocks: blocks that compute dx, the first ones */
     walk<uint32_t, 2> elements;    /* offsets in g and x */
     walk<uint32_t, 1> weights;
 
@@ -44,7 +44,7 @@ template <class T> struct few_gradients {
     }
 };
 
-/** Sum over the lanes of a warp, or with `wide` over the threads of a block, in each of them. */
+/** Returns to each thread the sum of x over its warp or, if `wide`, over its block. */
 template <class A> static __device__ __forceinline__ A few_sum(A x, bool wide)
 {
     if (wide)
@@ -111,7 +111,8 @@ inline bool are_few(int64_t rows, int64_t n)
     return rows > 0 && n > 0 && rows <= FEW_ROWS && n <= FEW_LONGEST && rows * n <= FEW_ELEMENTS;
 }
 
-/** Launches few_gradients_kernel(). `c` lacks row_blocks only. */
+/** Launches few_gradients_kernel(), unless no gradient is requested. Sets c.row_blocks; the caller
+ * sets all other members. */
 template <class T, bool RMS> cudaError_t launch_few(few_gradients<T> c, cudaStream_t stream)
 {
     uint32_t each = c.n > FEW_SHORT ? 1 : FEW_Y,

@@ -1,5 +1,5 @@
-/** @file handles.c  Replays keep tensor handles and storages bound, and leave what eager calls
- * leave. */
+/** @file handles.c  Tests of replays, which keep tensor handles and storages bound: they leave the
+ * same tensors as eager calls. */
 // SPDX-License-Identifier: MIT
 #include <time.h>
 #include <sys/wait.h>
@@ -12,7 +12,8 @@
 
 enum { MOST = 40 };
 
-/** Tensors of an optimizer that the program has written itself. */
+/** Parameters, states and gradients of an optimizer that is part of the program. kind: 0 momentum,
+ *  1 sign of a moving average, 2 two moments. */
 typedef struct lists {
     ts_tensor *p[MOST], *m[MOST], *v[MOST], *g[MOST];
     int n, kind;
@@ -96,8 +97,9 @@ static void versions_of(const lists *l, uint32_t *to)
     }
 }
 
-/** One call of each function; checks that they have the same status, output and values, and if they
- *  succeed the same new versions. */
+/** Makes a compiled call for the lists `own` and an eager call for `other`. Checks that both
+ *  succeed, or fail if `fails`, and that values are equal; after success, also that outputs and
+ *  increments of versions are. */
 static void check_update(ts_compiled *c, lists *own, lists *other, ts_tensor *const *in, int n,
                          bool fails)
 {
@@ -121,15 +123,15 @@ static void check_update(ts_compiled *c, lists *own, lists *other, ts_tensor *co
     for (int i = 0; i < own->n; i++)
         ck_assert(same(own->p[i], other->p[i]) && same(own->m[i], other->m[i]) &&
                   same(own->v[i], other->v[i]));
-    for (int k = 0; k < 4 * own->n; k++) { /* after an error, later calls count as writes */
+    for (int k = 0; k < 4 * own->n; k++) { /* after an error, calls that did not run count too */
         uint32_t new = versions[0][1][k] - versions[0][0][k],
                  want_new = versions[1][1][k] - versions[1][0][k];
         ck_assert(fails ? new >= want_new : new == want_new);
     }
 }
 
-/* Numbers change in each call. Some calls fail in the middle, some have inputs that share memory,
- * so that the function runs, some find a tensor that was replaced. */
+/* Numbers change in each call. Some calls fail in the middle, some have an input of another dtype,
+ * so that the function runs, some find that a gradient was replaced. */
 TS_TEST(replays_of_drawn_updates_leave_the_tensors_of_eager_calls, .loop = 24)
 {
     TS_SCOPE;
@@ -186,7 +188,7 @@ static void call_eager(void *ctx)
         _exit(1);
 }
 
-/* An eager call of 4 to 12 operations for each tensor, and a replay of it. */
+/* An eager call of 4, 6 or 11 operations per tensor, and a replay of it. */
 TS_TEST(a_replay_of_updates_of_tiny_tensors_executes_no_more_than_the_calls, .loop = 6,
         .timeout = 60)
 {
@@ -213,7 +215,7 @@ TS_TEST(a_replay_of_updates_of_tiny_tensors_executes_no_more_than_the_calls, .lo
 static ts_tensor *kept[64];
 static int nkept;
 static bool keeps;
-/** Copies x, and keeps it if `keeps`. */
+/** The kernel of test.keep: copies x, and keeps a reference to x if `keeps`. */
 static ts_status keep(ts_frame *f)
 {
     ts_tensor *x = f->args[0].t, *y = f->rets[0].t;
@@ -230,7 +232,7 @@ static ts_status keeping(TRACED)
     lists *l = ctx;
     ran++;
     ts_value x = ts_value_tensor(l->p[0]), y[2] = {{0}};
-    TS_TRY(ts_call_boxed(keep_op, &x, 1, &y[0], 1)); /* of a tensor that is always the same */
+    TS_TRY(ts_call_boxed(keep_op, &x, 1, &y[0], 1)); /* p[0] is the same tensor in each call */
     x = ts_value_tensor(in[0]);
     TS_TRY(ts_call_boxed(keep_op, &x, 1, &y[1], 1));
     out[0] = ts_add(ts_add(y[0].t, y[1].t), l->p[0]);
@@ -238,7 +240,7 @@ static ts_status keeping(TRACED)
     return TS_STATUS_OF(out[0]);
 }
 
-/* A handle that a kernel has kept belongs to it: later replays neither change nor free it. */
+/* Later replays neither change nor free a handle to which a kernel has kept a reference. */
 TS_TEST(a_kernel_may_keep_the_tensors_of_a_replay)
 {
     OK(ts_register_op_ex("test.keep(Tensor x) -> Tensor",
@@ -336,7 +338,7 @@ TS_TEST(kept_handles_keep_no_memory)
 
 static lists *of_threads;
 static ts_compiled *by_threads;
-/** Replays the function of all threads, whose plan runs with other handles in each thread. */
+/** Calls the function that all threads share. Simultaneous runs of a plan have separate handles. */
 static bool add_many(int number, void *ctx)
 {
     (void)ctx;

@@ -20,8 +20,8 @@ static uint32_t below(draw *d, uint32_t n)
     return (uint32_t)(d->state >> 33) % n;
 }
 
-/** A call. a and b choose tensors, c a variant of the kind; each is taken modulo the number of
- *  choices. */
+/** A call. a and b choose tensors, c a variant of the kind, each modulo the number of choices. Some
+ *  kinds use them otherwise; see run_call() and run_each(). */
 typedef struct instruction {
     uint8_t kind;
     uint32_t a, b, c;
@@ -164,7 +164,8 @@ static ts_tensor *by_rows(ts_tensor *a, ts_tensor *b, uint32_t which)
     }
 }
 
-/** A call of an op over lists whose gradients are f32 copies of bf16 or f16 tensors. */
+/** A call of an op over lists of two gradients, f32 copies: the first of a bf16 or f16 tensor, the
+ *  second of a bf16, f16 or f32 tensor. */
 static ts_tensor *over_lists(ts_tensor *a, ts_tensor *b, double x, uint32_t which)
 {
     ts_dtype half = which & 1 ? TS_BF16 : TS_F16;
@@ -189,8 +190,8 @@ static ts_tensor *over_lists(ts_tensor *a, ts_tensor *b, double x, uint32_t whic
     return status == TS_OK ? params[0] : NULL;
 }
 
-/** Bounds the sizes of a program's tensors: true if a call of `kind` with a and b may have more
- *  than MOST elements. */
+/** Bounds the sizes of a program's tensors: true if a, b or the result of a call of `kind` with
+ *  them may have more than MOST elements. */
 static bool is_large(uint8_t kind, const ts_tensor *a, const ts_tensor *b)
 {
     enum { MOST = 1 << 21 };
@@ -248,8 +249,8 @@ static ts_tensor *run_call(const instruction *c, ts_tensor **pool, int n)
     }
 }
 
-/** Runs the same calls on ALIKE tensors, whose sizes may differ. Stores the results in `made` and
- *  returns their number; 0 if a call fails. */
+/** Runs the same calls, with different numbers, on ALIKE tensors, whose sizes may differ. Stores
+ *  the results in `made` and returns their number; 0 if a call fails. */
 static int run_each(const instruction *c, ts_tensor **pool, int n, ts_tensor **made)
 {
     int count = 0;
@@ -271,9 +272,9 @@ static int run_each(const instruction *c, ts_tensor **pool, int n, ts_tensor **m
 }
 
 /** Runs call i of the program, which is not of kind EACH. A call of kind REPEAT makes an earlier
- *  call once more with the same arguments, or a unary call if the earlier one is REPEAT or EACH.
- *  counts: the numbers of tensors from which the earlier calls chose. If the program has a shift,
- *  half of the repeated calls have another number than the earlier call. */
+ *  call once more with the same arguments; without an earlier call, or if that is REPEAT or EACH,
+ *  it makes a unary call. counts: the numbers of tensors from which the earlier calls chose. If the
+ *  program has a shift, half of the repeated calls have another number than the earlier call. */
 static ts_tensor *run_shifted(const program *p, int i, ts_tensor **pool, const int *counts)
 {
     instruction c = p->calls[i];
@@ -328,7 +329,7 @@ static ts_status run_program(TRACED)
     return TS_OK;
 }
 
-/** A run of a program: inputs, outputs, the generator's state afterwards. */
+/** A run of a program: inputs, outputs, the generator's state afterwards, the status. */
 typedef struct state {
     ts_tensor *in[INPUTS], *out[OUTPUTS];
     ts_rng_state rng;

@@ -2,11 +2,11 @@
  * @file tape.h  A mock device that supports capture. The host cannot read the device's memory
  * (offset.h).
  *
- * A capture is a list of tasks. A part is the tasks that are queued after one capture_part(). If
- * the library has passed an order of parts (capture_order()), each replay runs the parts in a drawn
- * order that keeps all pairs. The device counts calls that CUDA
- * forbids while a stream captures: allocations, copies from and to the host, waits. It overwrites
- * new and freed memory.
+ * A capture is a list of tasks. A part is the tasks that are queued between one capture_part() and
+ * the next. If the library has passed an order of parts (capture_order()), each replay runs the
+ * parts in a drawn order that keeps all pairs. The device counts calls that CUDA forbids while a
+ * stream captures: allocations, copies from and to the host, waits. It overwrites new and freed
+ * memory.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_COMPILE_TAPE_H
@@ -44,7 +44,7 @@ static int captures;                 /* captures not yet freed */
 static int begun;                    /* captures begun so far */
 static int groups_run;               /* groups run so far */
 static int ordered;                  /* captures with an order of parts */
-static int swapped;                  /* parts that ran before a part with a smaller number */
+static int swapped;                  /* tasks run after one of a part with a larger number */
 static _Atomic int forbidden;        /* forbidden calls during captures */
 static bool refuses;                 /* the device refuses captures */
 static _Thread_local ts_status run_status; /* status of the last task that can fail */
@@ -57,7 +57,8 @@ static void end_tasks(const task *t, int n)
             t[i].end(&t[i]);
 }
 
-/** Adds the task to the capture if `stream` is one; otherwise runs and ends it. */
+/** Stores the task in *described if that is set. Otherwise adds it to the capture if `stream` is
+ *  one, or runs and ends it. */
 static ts_status queue(ts_stream *stream, task t)
 {
     struct ts_capture *c = (struct ts_capture *)stream;
@@ -205,8 +206,8 @@ static ts_status capture_end(void *state, int index, ts_capture *c, int64_t *lau
     *launches = c->nkept;
     return TS_OK;
 }
-/** Runs the first task of a part whose number is at least *at (part -1: of any part), and sets *at
- *  to the number after it. False if there is none. */
+/** Runs the first task of a part (-1: of any part) whose index in c->kept is at least *at, and sets
+ *  *at to the next index. False if there is none. */
 static bool run_next(const ts_capture *c, int part, int *at)
 {
     while (*at < c->nkept && part >= 0 && c->kept[*at].part != part)
@@ -388,7 +389,7 @@ static inline float read_operand(const task *t, int operand, int64_t i)
             *at(&t->space, 0, i) = formula;                                                        \
         }                                                                                          \
     }
-/** A kernel: queues a task with this `run` for the call of f. */
+/** The body of a kernel: queues a task with this `run` for the call of f. */
 static inline ts_status pointwise(ts_frame *f, void (*run)(const task *))
 {
     task t = {.run = run};

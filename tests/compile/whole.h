@@ -1,6 +1,6 @@
 /**
- * @file whole.h  Kernels of all ops for the mock device of tape.h. Each queues a task that runs the
- * op on the CPU over the device's memory.
+ * @file whole.h  Kernels of all TS_FILL ops except to_device for the mock device of tape.h. Each
+ * queues a task that runs the op on the CPU over the device's memory.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_COMPILE_WHOLE_H

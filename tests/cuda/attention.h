@@ -81,10 +81,11 @@ results by_ops(const problem *p, const operands *o, ts_dtype dtype);
  * results. Tolerances (Shah et al., FlashAttention-3, test suite):
  *   halves  against f64: twice the error of separate ops in the same dtype, plus twice the rounding
  *           error of adding and subtracting 0.3; gradients with a softcap: three times the error of
- *           separate ops, plus 3e-4
- *   f32     32 eps sqrt(depth) times the largest absolute value, at least 1
- *   lse     1e-5, absolute and relative
- * Rows without visible keys must be 0 with lse -Inf. No result may be NaN.
+ *           separate ops, plus the same rounding error, plus 3e-4
+ *   f32     2^-19 sqrt(depth) times the larger of 1 and the largest absolute value
+ *   lse     1e-5 (1 + |lse|)
+ * In rows without visible keys the output and the gradient of query must be 0, and lse -Inf. A NaN
+ * is wrong.
  * @param where  device that computes the reference
  */
 void judge(const problem *p, ts_device device, ts_device where);

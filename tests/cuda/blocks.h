@@ -22,7 +22,8 @@ typedef struct block_table {
 
 extern const block_table block_products, block_copies;
 
-/** True if the current device is a Hopper GPU. block_error(): the text of CUDA's last error. */
+/** True if the current device is a Hopper GPU. block_error(): the text of the error of
+ * the last check that returned -1. */
 int block_device(void);
 const char *block_error(void);
 

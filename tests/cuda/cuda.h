@@ -1,6 +1,6 @@
-/** @file cuda.h  Common functions of the tests on a GPU. They use public headers only, and each
- * case opens the backend itself: cases run in forked children, which cannot use a CUDA context of
- * their parent. */
+/** @file cuda.h  Common functions of the tests on a GPU, written with public headers only.
+ * Each case opens the backend itself: cases run in forked children, which cannot use a CUDA context
+ * of their parent. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_H
 #define TESSERA_TESTS_CUDA_H
@@ -15,7 +15,7 @@
 
 #define OK(expr) ck_assert_msg(TS_STATUS_OF(expr) == TS_OK, "%s: %s", #expr, ts_error_message())
 
-/** Opens the first GPU as `device`. Skips the case, with the reason, if there is none. */
+/** Opens the first GPU as `device`. Skips the case, with the reason, if that fails. */
 #define GPU(device)                                                \
     ts_device device = TS_DEVICE_CPU;                              \
     if (ts_device_open("cuda", &device, NULL, 0) != TS_OK)         \

@@ -58,7 +58,7 @@ static inline double *doubles_of(ts_tensor *t)
     return values;
 }
 
-/** Asserts that elements differ by at most relative * |want| + absolute. */
+/** Asserts that elements differ by at most relative * |want| + absolute. NaN equals NaN. */
 static inline void assert_alike(ts_tensor *got, ts_tensor *want, double relative, double absolute,
                                 const char *what, ts_dtype dtype)
 {

@@ -17,7 +17,8 @@ static inline double *doubles_of(ts_tensor *t)
     return values;
 }
 
-/** Largest difference between a tensor and the exact values, relative to the largest of these. */
+/** Largest difference between a tensor and the exact values, relative to the largest absolute exact
+ *  value. Inf if an element of the tensor is not finite. */
 static inline double error_of(ts_tensor *t, ts_tensor *exact)
 {
     double *a = doubles_of(t), *b = doubles_of(exact), worst = 0, most = 1e-30;

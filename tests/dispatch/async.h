@@ -2,8 +2,8 @@
  * @file async.h  A mock device that works asynchronously, for the cases in async.c.
  *
  * Each stream of the device is a thread with a queue and a gate. While a test keeps the gate
- * closed, no queued task runs. Freed memory is overwritten, so that a read after a too early reuse
- * shows.
+ * closed, no queued task of the stream starts. Freed memory is overwritten, so that a read of
+ * memory that is freed too early is detected.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_DISPATCH_ASYNC_H
@@ -29,7 +29,7 @@ typedef struct task {
 
 struct ts_stream {
     pthread_t thread;
-    task *first, **last; /* queue; place of the pointer to the next task */
+    task *first, **last; /* queue; address of the pointer at its end */
     bool busy, closed, stop; /* a task runs; the gate is closed; the thread ends when the queue is
                                 empty */
     uint64_t done;       /* number of finished tasks */
@@ -420,7 +420,8 @@ static void set_up(void)
     OK(ts_register_backend(&mock, &key));
     device = (ts_device){key, 0};
 }
-/** Waits for the device and ends its thread, so that memory checkers do not report queued work. */
+/** Waits for the device and ends the thread of its own stream, so that memory checkers do not
+ *  report queued work. */
 static void tear_down(void)
 {
     OK(ts_synchronize(device));

@@ -1,4 +1,5 @@
-/** @file overlap.c  Whether views of one tensor have bytes in common, beside an enumeration. */
+/** @file overlap.c  Tests of ts_tensors_overlap() and of calls that write to a view of the tensor
+ * that they read. */
 // SPDX-License-Identifier: MIT
 #include <time.h>
 
@@ -14,7 +15,7 @@ static int64_t draw(int64_t least, int64_t most)
     return least + (int64_t)((state >> 33) % (uint64_t)(most - least + 1));
 }
 
-/** A header over drawn bytes of `memory`, or false if the drawn layout does not fit. */
+/** Sets *t to a header over drawn bytes of `memory`; false if the drawn layout does not fit. */
 static bool draw_view(ts_tensor *t, char *memory)
 {
     static const uint8_t dtypes[] = {TS_F32, TS_F32, TS_F32, TS_F64, TS_BF16, TS_U8};
@@ -54,6 +55,7 @@ static bool mark(const ts_tensor *t, const char *memory, uint8_t *marks, uint8_t
     return met;
 }
 
+/* Compared with an enumeration of the bytes. */
 TS_TEST(drawn_views_overlap_if_they_have_a_byte_in_common, .loop = 4)
 {
     static char memory[BYTES];
@@ -83,7 +85,7 @@ TS_TEST(large_interleaved_views_are_found_disjoint)
                       .sizes = {n, 3}, .strides = {6, 2}}, odd = even, rows = even, next;
     odd.data += 4;
     ck_assert(!ts_tensors_overlap(&even, &odd) && ts_tensors_overlap(&even, &even));
-    odd.dtype = TS_BF16; /* the halves of odd elements: strides in bf16 elements */
+    odd.dtype = TS_BF16; /* the first halves of the odd elements: strides in bf16 elements */
     odd.strides[0] = 12, odd.strides[1] = 4;
     ck_assert(!ts_tensors_overlap(&even, &odd));
     odd.data += 4;
@@ -96,7 +98,8 @@ TS_TEST(large_interleaved_views_are_found_disjoint)
     ck_assert(ts_tensors_overlap(&rows, &next));
 }
 
-/* An in-place call takes an argument that is another part of the same tensor. */
+/* An in-place call takes an argument that is a part of the same tensor. If the parts overlap, and
+ * are not the same, the call fails. */
 TS_TEST(calls_write_to_drawn_views_of_the_tensor_that_they_read, .loop = 4)
 {
     uint64_t seed = state = (uint64_t)time(NULL) * 4 + (uint64_t)_i;

@@ -13,10 +13,10 @@
  *     }
  *     fault_sweep("linear", linear, NULL, 0);
  *
- * All allocations count, including those inside libc, jansson and xxhash: the test programs replace
- * malloc (fault.c), and every block of the library comes from malloc (TS_ALLOC=system). A sanitizer
- * has its own malloc; in such a build the hook of core/testing.h fails only the allocations that go
- * through core/alloc.h.
+ * All allocations of swept calls count, including those inside libc, jansson and xxhash but not
+ * those of OpenBLAS: the test programs replace malloc (fault.c), and every block of the library
+ * comes from malloc (TS_ALLOC=system). A sanitizer has its own malloc; in such a build, and without
+ * glibc, the hook of core/testing.h fails only the allocations that go through core/alloc.h.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_FAULT_H
@@ -44,20 +44,21 @@ enum {
 
 /**
  * Sweeps a body. Each injection point counts as one fault point. The point fails if the call
- * returned another error than TS_ERR_MEMORY, a watched tensor changed, blocks leaked, or the
- * repeated call computed other bits. A body without allocations has no injection points.
- * @return the number of injection points
+ * returned another error than TS_ERR_MEMORY or a message without the word "memory", a watched
+ * tensor changed, blocks leaked, or the repeated call failed or computed other bits. A body without
+ * allocations has no injection points.
+ * @return the number of injection points; 0 also if the body fails without a fault
  */
 long fault_sweep(const char *name, fault_body body, void *ctx, unsigned flags);
 /** True with TS_FAULTS=all; otherwise sweeps skip the most expensive bodies. */
 bool fault_whole(void);
-/** Number of injection points so far, over all cases of the program. */
+/** Number of injection points of all sweeps that have ended, over all cases of the program. */
 long fault_points(void);
 
 /** Until fault_end(), allocations of this thread are counted and may fail. */
 void fault_begin(fault_try *f);
 void fault_end(fault_try *f);
-/** Number of allocations between begin and end so far. */
+/** Number of allocations so far between fault_begin() and fault_end() in this attempt. */
 long fault_allocations(void);
 /** Call it after a failed call: checks the code, the message and the watched tensors. False if no
  *  fault was injected, so the failure has another cause. `text`: the call, for messages. */

@@ -1,6 +1,6 @@
 /**
  * @file faults.h  Replaces the table of system calls (ts_files, core/files.h) by functions that
- * fail at the n-th call (fault_plant()) and write a trace of all calls.
+ * fail at the n-th call (fault_plant()) and append each call to a trace.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_IO_FAULTS_H
@@ -16,7 +16,8 @@ typedef enum fault_kind {
     FAULT_ONCE,    /* the n-th call fails with fault.error */
     FAULT_FOREVER, /* the n-th call and all later calls fail with fault.error */
     FAULT_SHORT,   /* reads and writes from the n-th call on transfer at most one byte */
-    FAULT_PART,    /* full disk: the n-th call writes half, later writes fail with ENOSPC */
+    FAULT_PART,    /* full disk: the n-th call, if a write, writes half; later writes fail
+                      with ENOSPC */
     FAULT_KILL     /* the process ends before the n-th call */
 } fault_kind;
 

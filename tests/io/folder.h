@@ -56,7 +56,7 @@ static inline void folder_teardown(void) { folder_remove(test_folder); }
 /* Cases that use files. */
 #define IN_FOLDER .setup = folder_setup, .teardown = folder_teardown
 
-/* Path of name in the temporary folder, in a ring of four. */
+/* Path of name in the temporary folder, in a ring of four buffers. */
 static inline const char *in_folder(const char *name)
 {
     static char ring[4][320];

@@ -49,7 +49,8 @@ static inline unsigned char *png_chunk(unsigned char *at, const char *name, cons
     return png_number(at, ~crc);
 }
 
-/** Appends the rows of every dy-th row and dx-th column from (y0, x0), each after a filter byte. */
+/** Appends the values of every dy-th row and dx-th column from (y0, x0), each row after a filter
+ *  byte. pass: y0, x0, dy, dx. */
 static inline unsigned char *png_rows(unsigned char *at, const png_picture *p, const int pass[4])
 {
     int channels = png_channels(p->colour);
@@ -73,8 +74,8 @@ static inline unsigned char *png_rows(unsigned char *at, const png_picture *p, c
     return at;
 }
 
-/** Writes a file to `file`, a buffer of 65,000 bytes and the length of `chunks`, and returns its
- *  length. chunks: whole chunks that come before the pixels. */
+/** Writes a file to `file`, a buffer of 65,000 + `bytes` bytes, and returns its length. chunks:
+ *  whole chunks that come before the pixels, `bytes` bytes. */
 static inline size_t png_write(unsigned char *file, const png_picture *p, const void *chunks,
                                size_t bytes)
 {

@@ -5,8 +5,8 @@
 
 #include "tests/io/run.h"
 
-/** A checkpoint holds the step and a `life`, the number of the process that saved it: 1 for the
- *  steps before, 2 for the save under test, 3 for the save after it. */
+/** A checkpoint holds the step and a `life`: 1 for the steps saved before, 2 for the save under
+ *  test, 3 for the save after it. */
 typedef struct scenario {
     const char *name;
     int before[4]; /* steps saved before, life 1, ended by -1 */
@@ -34,8 +34,9 @@ static inline void make_folder(const scenario *s)
         ck_ok(run_save(dir, *step, 1, 2));
 }
 
-/* Checks after a failed save that the folder holds the whole new state or, unless must_be_new, the
- * whole old one; and that the next save removes the leftovers of the failed one. */
+/* Checks after a save that failed, was killed or succeeded that the folder holds the whole new
+ * state or, unless must_be_new, the whole old one; and that the next save removes what an
+ * unfinished save has left. */
 static inline void check_after(const scenario *s, bool must_be_new, const char *place)
 {
     int64_t step = -1, newest = -1;

@@ -20,7 +20,7 @@
 
 enum {
     MOST_BYTES = 1 << 20, /* maximum size of an allocation */
-    MOST_SECONDS = 60,    /* maximum duration of a call, also under a sanitizer */
+    MOST_SECONDS = 60,    /* maximum duration of a row of calls, also under a sanitizer */
     ENTRIES = 8,          /* members of a list of tensors */
     NUMBERS = 16,         /* members of a list of integers; more than TS_MAX_DIMS */
     RESULT_BYTES = 2048,  /* bytes of a buffer that receives results */
@@ -281,7 +281,8 @@ enum {
 
 extern _Atomic int64_t succeeded, failed; /* number of calls */
 
-/** After drawing arguments: saves their contents, and frees tensors that are meant to be dead. */
+/** Call it after the arguments are drawn: saves the modes, and versions and checksums of tensors,
+ *  and frees tensors that are meant to be dead. */
 void begin(const char *function, int flags);
 /** Checks the outcome of a call. True if it succeeded. */
 bool ended(ts_status status);
@@ -290,11 +291,12 @@ void end_status(ts_status status);
 void end_nothing(void);
 void end_object(object_kind kind, const void *p);
 void end_tensor(ts_tensor *t);
-/** Reads the whole result, so that a sanitizer detects accesses outside. */
+/** Checks the sizes of a result, and reads it if it is on the CPU and has at most 4,096 elements,
+ *  so that a sanitizer detects accesses outside. */
 void check_result(ts_tensor *t);
 /** Runs a backward from a result. */
 void backward_of(ts_tensor *t);
-/** True for an allocation that the library may not make: the fault of ts_alloc_fault. */
+/** True for an allocation of more than MOST_BYTES, which ts_alloc_fault lets fail. */
 bool too_large(size_t bytes);
 
 /* ------------------------------------------------------------------------------ misuse.c ---- */

@@ -1,8 +1,9 @@
 /**
  * @file drawn_images.c
- * Drawn calls of the operators over images, right and wrong ones, on the CPU and on META: results
+ * Drawn calls of the operators over images, valid and invalid ones, on the CPU and on META: results
  * and gradients have the same sizes, dtypes and strides, errors have the same texts, and the work
- * is that of formulas. TS_TEST_SEED sets the seed, which is otherwise a new one in each run.
+ * (FLOPs and bytes) is that of formulas. TS_TEST_SEED sets the seed, by default the time;
+ * TS_TEST_CALLS sets the number of calls. With TS_TEST_SHOW the error texts are printed.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -35,7 +36,7 @@ static void start(void)
     below(2);
 }
 
-static int wrong; /* one number of `wrong` is an odd one; 0: none */
+static int wrong; /* one in `wrong` numbers is replaced by an unusual one; 0: none */
 static int64_t maybe_odd(int64_t usual)
 {
     static const int64_t odd[] = {0, -1, -3, 2, 3, 1000, INT32_MAX, (int64_t)INT32_MAX + 1,
@@ -56,7 +57,7 @@ typedef struct drawn_tensor {
     ts_dtype dtype;
 } drawn_tensor;
 
-/** t: self or input, weight, bias, running_mean, running_var. */
+/** A call. t: self or input, weight, bias, running_mean, running_var. */
 typedef struct drawn_call {
     int family, n, npadding;
     drawn_tensor t[5];
@@ -92,7 +93,8 @@ static drawn_tensor tensor(int ndim, const int64_t *sizes, ts_dtype dtype)
     return t;
 }
 
-/** Sizes (batch, channels, n spatial dims), with or without a batch. Returns the number of dims. */
+/** Draws sizes (batch, channels, n spatial dims), without the batch if `single`. Returns the number
+ *  of dims. */
 static int image(int64_t *sizes, int n, int64_t channels, bool single)
 {
     int ndim = 0;
@@ -300,7 +302,7 @@ static ts_tensor *call(const drawn_call *c, ts_tensor **t, ts_tensor **indices)
     }
 }
 
-/** True if a max pool whose input requires grad saves one byte per maximum, not its index. */
+/** True if a max pool saves one byte per maximum for the gradient, not the index. */
 static bool by_taps(const drawn_call *c)
 {
     double taps = 1;
@@ -332,7 +334,7 @@ static int op_of(const drawn_call *c)
 static int watched_op;
 static struct { ts_work work; int calls; } watched;
 
-/** A layer that notes the work of calls of watched_op. */
+/** A layer that counts the calls of watched_op and records the work of the last one. */
 static ts_status watch(ts_frame *f)
 {
     ts_status status = ts_redispatch(f);
@@ -519,7 +521,7 @@ static void check(const drawn_call *c, ts_work (*expected)(const drawn_call *, c
     run(c, TS_DEVICE_CPU, &cpu);
     run(c, TS_DEVICE_META, &meta);
     const char *what = words(c);
-    if (cpu.code == TS_ERR_MEMORY) /* META has no values */
+    if (cpu.code == TS_ERR_MEMORY) /* META allocates no memory for elements */
         return;
     ck_assert_msg(cpu.code == meta.code && strcmp(cpu.text, meta.text) == 0 &&
                       strcmp(cpu.hint, meta.hint) == 0,
@@ -540,7 +542,7 @@ static void check(const drawn_call *c, ts_work (*expected)(const drawn_call *, c
     ts_work want = expected(c, &cpu);
     if ((c->family == PAD && (cpu.calls != 1 || c->mode == TS_PAD_CIRCULAR)) ||
         (c->leaf && (c->family == SHUFFLE || c->family == UNSHUFFLE)))
-        return; /* copies, or other calls before and after it */
+        return; /* several calls, copies, or, of a recorded shuffle, calls of other ops */
     ck_assert_msg(cpu.calls == meta.calls && cpu.calls >= 1, "%s: %d and %d calls", what,
                   cpu.calls, meta.calls);
     const outcome *both[] = {&cpu, &meta};

@@ -85,8 +85,8 @@ static inline ts_tensor *permuted(ts_tensor *t, const int *order)
 }
 
 /**
- * Compares a gradient with central differences in f64: loss(x) is called on the CPU tensor x, which
- * requires grad; it returns one element.
+ * Compares the gradient of loss(x) with central differences. x: a contiguous f64 tensor on the CPU;
+ * the function makes it require grad. loss(x) returns one element.
  */
 static inline void assert_gradient(ts_tensor *x, ts_tensor *(*loss)(ts_tensor *x, void *payload),
                                    void *payload)

@@ -1,5 +1,5 @@
-/** @file rival.h  A second thread that always runs, on the calling thread's processor: each of the
- * two is ready but waits about half of the time. */
+/** @file rival.h  A second thread that never sleeps, on the calling thread's processor: each of the
+ * two threads waits for the processor about half of the time. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_PROFILE_RIVAL_H
 #define TESTS_PROFILE_RIVAL_H

@@ -30,7 +30,7 @@ static inline const char *test_path(const char *name)
     return paths[next];
 }
 
-/* Teardown: empties and removes the folder of test_path(). */
+/* Teardown: removes the files in the folder of test_path(), without hidden ones, and the folder. */
 static inline void test_remove_files(void)
 {
     DIR *dir = opendir(test_path("."));

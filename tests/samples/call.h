@@ -107,7 +107,8 @@ static inline bool same(const ts_tensor *a, const ts_tensor *b)
 {
     return (a == TS_NONE && b == TS_NONE) || (a != TS_NONE && b != TS_NONE && tensor_equal(a, b));
 }
-/** True if sets a and b have equal outputs and gradients; otherwise reports a failed sample. */
+/** True if sets a and b have equal outputs, unless these are undefined, and equal gradients;
+ *  otherwise reports a failed sample. */
 static inline bool sets_equal(const sets *s, int a, int b)
 {
     const ts_case *c = s->call->c;
@@ -124,8 +125,8 @@ static inline bool sets_equal(const sets *s, int a, int b)
     return true;
 }
 
-/** Calls check() for each sample of a family: with run in each dtype and in mixed layouts, and with
- * run_backward if the op is differentiable. */
+/** Calls check() for each sample of a family: with run in each of its dtypes and, unless the sample
+ * excludes layouts, in mixed layouts; with run_backward if the sample has gradients. */
 static inline void each_sample(const ts_sample_family *family, const char *form,
                                void (*check)(const ts_case *c, ts_trace_fn fn))
 {

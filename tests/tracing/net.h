@@ -8,7 +8,7 @@
 typedef struct net {
     ts_module *module;
     ts_optimizer *optimizer;
-    bool accumulate; /* a step adds to the gradients and updates no parameter */
+    bool accumulate; /* a step of trace.c only adds to the gradients */
 } net;
 
 static inline net net_new(double dropout, ts_optimizer_kind kind)

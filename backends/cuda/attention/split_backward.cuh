@@ -3,13 +3,13 @@
  * Gradients of attention of few rows: blocks split the keys, as split.cuh does.
  *
  * The rows of all query heads that share a key head are *packed rows*. A block processes a run of
- * the keys of one key head, for all packed rows. A team of lanes has one key at a time in
- * registers: it computes the pairs of this key, writes the gradients of key and value, and adds to
- * the gradients of the rows. The block adds the sums of its teams. If there are several runs, a
- * second kernel adds their sums. Both add in a fixed order.
+ * the keys of one key head, for all packed rows. A team of lanes has one or two keys at a time in
+ * registers: it computes the pairs of these keys with all rows, writes the gradients of keys and
+ * values, and adds to the gradients of the rows. The block adds the sums of its teams. If there are
+ * several runs, a second kernel adds the sums of the runs. Both kernels add in a fixed order.
  *
- * The kernels read keys and values once, and multiply in f32 without tensor cores: for few rows,
- * memory limits their speed.
+ * The first kernel reads keys and values once, and multiplies in f32 without tensor cores: for few
+ * rows, memory limits its speed.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_SPLIT_BACKWARD_CUH
@@ -20,8 +20,8 @@
 namespace ts {
 
 /** Sizes of a block. A lane has `wide` columns of a key and of a value, in CHUNKS vectors of 16
- * bytes; a block, up to `columns` columns and `rows` packed rows (1 unless MANY). `keys`: keys of a
- * team at once; `blocks`: blocks per multiprocessor. */
+ * bytes. A block has up to `columns` columns and up to `rows` packed rows (1 unless MANY). `keys`:
+ * keys that a team has at a time; `blocks`: blocks per multiprocessor. */
 template <class T, int CHUNKS, bool MANY> struct attention_split_backward_shape {
     static constexpr int wide = CHUNKS * vec16<T>, columns = 32 * wide, threads = 256,
                          warps = threads / 32,
@@ -31,8 +31,8 @@ template <class T, int CHUNKS, bool MANY> struct attention_split_backward_shape 
                          keys = MANY || CHUNKS == 2 ? 1 : 2, blocks = MANY ? 2 : 3;
 };
 
-/** Sums x, and y, over the teams of `lanes` lanes, 4 to 32; all lanes get the same bits. Odd lanes
- * add y while even lanes add x. */
+/** Sums x, and y, over each team of `lanes` lanes, 4 to 32; all lanes of a team get the same bits.
+ * After the first step odd lanes add y and even lanes add x. */
 __device__ __forceinline__ void sum_both(float &x, float &y, int lanes)
 {
     bool odd = threadIdx.x % 2;
@@ -48,7 +48,7 @@ __device__ __forceinline__ void sum_both(float &x, float &y, int lanes)
 }
 
 /** One block per run of keys, key head and batch. Writes c.dk, c.dv and c.dq, unless NULL; if
- * c.splits > 1, writes the run's sums for dq to c.parts instead, for
+ * c.splits > 1, writes the run's sums for dq to c.parts instead of c.dq, for
  * attention_split_backward_merge_kernel(). `lanes`: lanes of a team. */
 template <class T, int CHUNKS, bool MANY>
 static __global__ void __launch_bounds__(256,
@@ -61,8 +61,8 @@ static __global__ void __launch_bounds__(256,
     __shared__ float2 pairs[ROWS]; /* as in c.pairs */
     __shared__ attention_split_row places[ROWS];
     __shared__ float sums[S::warps][S::columns];
-    /* of a team's pairs: the mask's addend, and the factor of dropout. Outside the unrolled loops,
-       whose code must fit the instruction cache */
+    /* of a team's pairs: the mask's addend, and the factor of dropout. Computed outside the
+       unrolled loops, whose code must fit the instruction cache */
     __shared__ float2 rules[S::threads / 4][KEYS][ROWS];
     begin_next_kernel();
     int warp = threadIdx.x / 32, lane = threadIdx.x % lanes, team = threadIdx.x / lanes,
