@@ -16,10 +16,10 @@ typedef struct fake_cudnn {
     int notes[FAKE_ENGINES], behaviors[FAKE_ENGINES]; /* per engine: its numerical and behavior
                                                          notes, a bit per note */
     int64_t workspaces[FAKE_ENGINES]; /* per engine: bytes of workspace */
-    unsigned no_plan, fails; /* bit i: engine i has no plan; executions of engine i fail */
+    unsigned no_plan, fails; /* bit i: engine i has no plan; its executions fail */
 
     /* set by the fake */
-    int handles;            /* number of calls of cudnnCreate(), which allocates memory */
+    int handles;            /* number of calls of cudnnCreate() */
     int live;               /* number of descriptors not destroyed */
     int runs[FAKE_ENGINES]; /* per engine: number of executions */
     int last;               /* engine of the last execution */

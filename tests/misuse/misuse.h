@@ -24,13 +24,13 @@ enum {
     ENTRIES = 8,          /* members of a list of tensors */
     NUMBERS = 16,         /* members of a list of integers; more than TS_MAX_DIMS */
     RESULT_BYTES = 2048,  /* bytes of a buffer that receives results */
-    MADE = 160,           /* maximum number of tensors of a call */
+    MADE = 160,           /* maximum number of tensors of a row */
     HANDS = 5             /* the main thread's hand, and those of rows with several threads */
 };
 
 /* --------------------------------------------------------------------------------- hands ---- */
 
-/** A tensor of the call, and a checksum and version from before the call. */
+/** A tensor of the row, and its checksum and version from before the running call. */
 typedef struct made_tensor {
     ts_tensor *t, *base; /* base: contiguous tensor of the whole memory; NULL on META */
     uint64_t sum;
@@ -56,9 +56,9 @@ typedef struct hand {
     uint64_t state; /* state of the random numbers */
     _Atomic bool working;
 
-    /* the call as text, for reports */
+    /* the row as text, for reports */
     char name[64]; /* name of the called function */
-    char words[4096];
+    char words[4096]; /* arguments and nested calls of all calls so far */
     size_t used;
 
     /* tensors, with sizes near `shape`; the first nborrowed belong to another hand */
@@ -104,7 +104,7 @@ typedef struct hand {
     int nunder_way, nnoted, nesting;
     bool disturbed;       /* a callback made calls of its own */
     bool unbalanced;      /* a callback returned with changed modes or open scopes */
-    ts_modes first_modes; /* the thread's modes at the start of a row, restored at its end */
+    ts_modes first_modes; /* the thread's modes before its first row, restored after each row */
 } hand;
 
 extern hand hands[HANDS];      /* the first is the main thread's */
@@ -132,9 +132,9 @@ void make_tensors(int n);
 /** From now on, draws tensors like the owner's; arguments that are only read may be the owner's
  *  tensors themselves. */
 void borrow_tensors(const hand *owner);
-/** Call it before the arguments of a call are drawn: draws the common properties of its tensors. */
+/** Call it before the calls of a row: draws the common properties of the row's tensors. */
 void begin_drawing(void);
-/** Zeroed memory for the call's arguments, aligned to 16 bytes; NULL if none is left. */
+/** Zeroed memory for arguments, aligned to 16 bytes, until the next row; NULL if none is left. */
 void *arena(size_t bytes);
 /** Releases the tensors of a row of calls. */
 void free_row_tensors(void);
@@ -142,9 +142,10 @@ void free_row_tensors(void);
 bool places_are_empty(void);
 void clear_places(void);
 
-/* Each draw_ function draws an argument of its type and adds it to the text of the call, with the
+/* Each draw_ function draws an argument of its type. Most add it to the text of the call, with the
  * name `argument`. */
-/** Draws the number of members of the call's lists, which drawn_count() passes as an argument. */
+/** Draws the number of members of the call's lists. drawn_count() returns it as an argument, or any
+ *  number if all lists are NULL. */
 void draw_count(void);
 int64_t drawn_count(const char *argument);
 ts_tensor *draw_tensor(const char *argument);
@@ -210,9 +211,9 @@ void borrow_objects(const hand *owner);
 int pick_object(object_kind kind, int first);
 /** One of the row's objects, a new one, or NULL. */
 void *draw_object(object_kind kind, const char *argument);
-/** A new object that no call has used, or NULL. */
+/** A new object, or NULL. */
 void *new_object(object_kind kind, const char *argument);
-/** One of the row's objects; the call frees it. */
+/** Like draw_object(), for an object that the call frees. */
 void *give_object(object_kind kind, const char *argument);
 /** A pointer that receives an object or a descriptor, which the row then frees or closes. */
 void *draw_object_place(object_kind kind, const char *argument);
@@ -220,7 +221,7 @@ int *draw_descriptor(const char *argument);
 /** Adds the objects that a call returned through these pointers to the row's objects. */
 void collect_places(void);
 ts_scope *draw_scope(const char *argument);
-/** Address of a saved locale, to which the call switches back. */
+/** Address of a saved locale or NULL, to which the call switches back. */
 void **draw_locale(const char *argument);
 /** True if the row has an object of this kind. */
 bool any_object(object_kind kind);
@@ -305,7 +306,7 @@ extern bool in_world;   /* in a separate process, where global state may change 
 
 /** Adds to the text of the call. */
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);
-/** Begins an argument: ", name=". */
+/** Begins an argument: "name=", after a comma unless it is the first. */
 void say_name(const char *argument);
 void say_tensor(const ts_tensor *t);
 /** Reports a defect of the library with the text of the call, and ends the process unless the run
