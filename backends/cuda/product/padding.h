@@ -43,8 +43,9 @@ bool ts_cuda_padded_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const t
                                   const ts_cuda_padding *padding);
 
 /**
- * ts_cuda_gemm() over padded copies, which the call allocates as scratch memory and frees. `then`
- * has no gelu; gelu_of and wide require padding->c false. A caller that has a copy of `a` by
+ * ts_cuda_gemm() over padded copies, which the call allocates as scratch memory and frees. Errors:
+ * those of ts_cuda_gemm() and ts_cuda_copy_strips(). `then` has no gelu; gelu_of and wide require
+ * padding->c false. A caller that has a copy of `a` by
  * ts_cuda_pad_matrix(), with at least padding->rows x padding->inner elements, sets padding->a to
  * false and passes the copy as `a`.
  */

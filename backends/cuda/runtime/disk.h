@@ -24,8 +24,8 @@ typedef struct ts_cuda_disk {
 /** Returns the data of the file with this key, which the caller frees, and sets *bytes to their
  *  size. Returns NULL, without an error, if there is no such file or no memory. */
 void *ts_cuda_disk_read(const ts_cuda_disk *disk, const void *key, size_t key_bytes, size_t *bytes);
-/** Writes a file, replacing the file with the same key. Data must have 1 byte to 2^30 - 1 bytes, or
- *  ts_cuda_disk_read() ignores the file. Failures are logged only. */
+/** Writes a file; replaces a file of the same kind whose key has the same hash. Data must have 1
+ *  byte to 2^30 - 1 bytes, or ts_cuda_disk_read() ignores the file. Failures are logged only. */
 void ts_cuda_disk_keep(const ts_cuda_disk *disk, const void *key, size_t key_bytes,
                        const void *data, size_t bytes);
 

@@ -59,7 +59,8 @@ ts_cuda_device *ts_cuda_use(int index);
  *  call it between ts_cuda_capture_enter() and ts_cuda_capture_leave(). */
 void ts_cuda_wait_for_all(void);
 /** True if the device is unusable for the rest of the process: an error such as a fault in a kernel
- *  has ended its context, or the process is a forked child. device: 0 to TS_CUDA_DEVICES - 1. */
+ *  has ended its context, or the process was forked after the device was initialised. device: 0 to
+ *  TS_CUDA_DEVICES - 1. */
 bool ts_cuda_is_lost(int device);
 /** Writes the compute capability for which the library's code on the current device was compiled,
  *  as 10 major + minor. The number is below the device's own if the driver compiled PTX of a lower
