@@ -1,7 +1,8 @@
 /**
  * @file addends.cuh
  * Adds an additive mask to a tile of scores in the forward kernel for Hopper (wgmma.cuh).
- * attention_adder reads the mask from a tile in shared memory, which TMA, the copy engine, loads.
+ * attention_adder::add_tile() reads the mask from a tile in shared memory, which TMA, the copy
+ * engine, loads.
  * attention_addends loads the mask's elements into registers: for masks that TMA cannot load, for
  * depths of 129 to 192, and, up to a depth of 128, for the kernel of all options. Deeper kernels
  * have too few registers; they use attention_head (rules.cuh) instead.

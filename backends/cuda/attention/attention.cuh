@@ -47,8 +47,8 @@ struct attention_call {
     int64_t pair_rows; /* rows per head in pairs */
     float *sums;       /* backward: dq before it is scaled and rounded; on Hopper with
                           attention_sum_columns() columns; NULL: dq is not summed there */
-    float *parts; /* partial results, one per run. A run is a range of the keys (split kernels) or
-                     of the streamed tiles (backward by mma), which one block processes */
+    float *parts; /* partial results of runs. A run is the range of keys (split kernels) or of
+                     streamed tiles (backward by mma) that one block processes */
     int splits;   /* number of runs */
     bool owned;        /* backward on Hopper: one block has all keys of a head, so that one kernel
                           computes all gradients, and no pairs are stored */

@@ -11,7 +11,7 @@
  * Blocks are persistent and overlap their units of work: the first scores of the next rows start
  * before the last products of the current rows, and the copy engine stores results while the next
  * rows are computed. The kernel of all options, and dropout with several consumer groups, use a
- * simpler loop, without turns and without this overlap of products.
+ * simpler loop, which takes no turns and does not overlap the products of two units.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_CUH

@@ -15,8 +15,8 @@
 
 TS_BEGIN_DECLS
 
-/** Maximum channels per group for kernels that sum windows directly (windows.h); groups with more
- *  channels use matrix products. */
+/** With several groups, the maximum channels per group for kernels that sum windows directly
+ *  (windows.h). */
 enum { TS_CUDA_CONV_FEW = 4 };
 
 /** A product over windows of an image: of x (form -1), or of y for one form of x's gradient. */

@@ -76,8 +76,7 @@ ts_status ts_cuda_gemm_f32(const ts_frame *frame, const ts_cuda_matrix *a, const
 
 /** True if ts_cuda_gemm() computes a product with then->gelu_of by ts_cuda_gemm_slope(): halves on
  * Hopper, one matrix, dense rows at multiples of 16 bytes, an inner size of 1 to 2,048, and enough
- * tiles of c. The answer depends on the device, dtype, sizes, strides and epilogue
- * only. */
+ * tiles of c. The answer depends on the device, dtype, sizes, strides and epilogue only. */
 bool ts_cuda_takes_slope(const ts_cuda_device *device, ts_dtype dtype, const ts_cuda_matrix *a,
                          const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                          const ts_cuda_epilogue *then);

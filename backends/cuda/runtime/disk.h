@@ -5,8 +5,9 @@
  * A file has a kind, a key and data. Its name is the kind and a hash of the key. The file contains
  * the whole key, which is compared when the file is read. The folder is the first absolute path of
  * $TS_CUDA_CACHE, $XDG_CACHE_HOME/tessera/<kind> and $HOME/.cache/tessera/<kind>; a TS_CUDA_CACHE
- * that is not absolute disables the files. A file that another user owns or may write is not read.
- * Nothing is written into a folder that another user owns or may write. Damaged files are ignored.
+ * that is neither absolute nor empty disables the files. A file that another user owns or has
+ * permission to write is not read. Nothing is written into a folder that another user owns or has
+ * permission to write. Damaged files are ignored.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DISK_H

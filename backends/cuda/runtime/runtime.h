@@ -48,7 +48,8 @@ typedef struct ts_cuda_device {
 } ts_cuda_device;
 
 /** The number of GPUs that CUDA reports, at most TS_CUDA_DEVICES; ts_cuda_use() refuses GPUs below
- * compute capability 8.0. 0 without a driver or a GPU; then the thread's error has the reason. */
+ * compute capability 8.0. 0 after an error, such as no driver or no GPU; the thread's error has the
+ * reason. */
 int ts_cuda_count(void);
 /** Makes a device current in the calling thread, initialising it at its first use. The backend owns
  * the result. Returns NULL with an error if the index is invalid, the device cannot be used or is
