@@ -30,7 +30,7 @@ typedef struct ts_cuda_fault {
     int32_t some;         /* 0 no report, 1 an index, 2 a number, -1 being written */
     ts_cuda_caller caller;
     const char *expected; /* host text: "indices", "probabilities from 0 to 1" */
-    int64_t position;     /* element of the argument; for a number -1 if unknown */
+    int64_t position;     /* the element's index in the argument; for a number -1 if unknown */
     int64_t index, bound; /* the invalid index, which must be in [0, bound) */
     double number;        /* the invalid number */
 } ts_cuda_fault;
