@@ -1,14 +1,16 @@
 /**
  * @file addends.cuh
  * Adds an additive mask to a tile of scores in the forward kernel for Hopper (wgmma.cuh).
- * attention_adder reads the mask from a tile in shared memory, which TMA, the copy engine, loads.
- * attention_addends loads the mask's elements into registers: for masks that TMA does not accept,
- * for depths above 128, and for the kernel of all options.
+ * attention_adder::add_tile() reads the mask from a tile in shared memory, which TMA, the copy
+ * engine, loads.
+ * attention_addends loads the mask's elements into registers: for masks that TMA cannot load, for
+ * depths of 129 to 192, and, up to a depth of 128, for the kernel of all options. Deeper kernels
+ * have too few registers; they use attention_head (rules.cuh) instead.
  *
- * A raw score is q k, not yet scaled. The addend of a pair is mask / scale, because the softmax
- * scales the sum later. Addends are limited to +-1e37, so that a row with only such scores still
- * has weights. A mask element of -Inf hides the pair. A lane has the scores of N tiles of 16 rows x
- * 8 keys in the layout of mma() (instructions/mma.cuh).
+ * A raw score is q k, not yet scaled. The addend of a raw score is mask / scale, because the
+ * softmax scales the sum later. Addends are limited to +-1e37, so that a row with only such scores
+ * still has weights. A mask element of -Inf hides the pair. A lane has the scores of N tiles of 16
+ * rows x 8 keys in the layout of mma() (instructions/mma.cuh).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_ADDENDS_CUH
@@ -34,8 +36,8 @@ __device__ __forceinline__ float at_most(float x, float most)
  * one word. */
 template <class T> struct attention_adder {
     static constexpr bool IS_F16 = std::is_same_v<T, f16>;
-    uint32_t most; /* limit of the mask's elements in both halves: 1e37 * scale, but at most the
-                      largest number of T (for bf16 3e38) */
+    uint32_t most; /* limit of the mask's elements, in both halves of the word: 1e37 * scale, at
+                      most 65504 for f16 and 3e38 for bf16 */
     float by_scale;
 
     __device__ __forceinline__ explicit attention_adder(const attention_call &c)

@@ -1,8 +1,8 @@
 /**
  * @file attention.cuh  The parameters of attention kernels, the functions that the kernels share,
  * and the launchers that attention.cu chooses from. docs/attention.md has the formulas. There are
- * four families of kernels: wgmma (Hopper), mma (sm_80 and later), split (forward of few rows) and
- * plain (f64, and sizes that the others do not support).
+ * four families of kernels: wgmma (Hopper), mma (sm_80 and later), split (few rows) and plain (f64,
+ * and sizes that the others do not support).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_CUH
@@ -47,8 +47,8 @@ struct attention_call {
     int64_t pair_rows; /* rows per head in pairs */
     float *sums;       /* backward: dq before it is scaled and rounded; on Hopper with
                           attention_sum_columns() columns; NULL: dq is not summed there */
-    float *parts; /* partial results, one per run. A run is a range of the keys (split kernels) or
-                     of the streamed tiles (backward by mma), which one block processes */
+    float *parts; /* partial results of runs. A run is the range of keys (split kernels) or of
+                     streamed tiles (backward by mma) that one block processes */
     int splits;   /* number of runs */
     bool owned;        /* backward on Hopper: one block has all keys of a head, so that one kernel
                           computes all gradients, and no pairs are stored */
@@ -71,8 +71,8 @@ struct attention_call {
     int processors;  /* multiprocessors of the device */
     int shared;      /* maximum bytes of shared memory of a block */
     int left, right; /* the window, relative to the diagonal that ends at the last row and key: row
-                        i sees keys i + keys - rows - left to i + keys - rows + right. Both are
-                        rows + keys at most, which means no limit */
+                        i sees keys i + keys - rows - left to i + keys - rows + right. rows + keys,
+                        the maximum of both, means no limit */
     /* Packed sequences: batches + 1 offsets of rows and of keys, at strides of *_step elements.
      * Sequence i has the rows q_starts[i] to q_starts[i + 1] - 1. rows and keys are then upper
      * bounds of the sequences' lengths. NULL: not packed. */
@@ -155,7 +155,7 @@ __device__ __forceinline__ int64_t statistic_of(const attention_call &c, const a
 }
 
 /** First row of a packed sequence in c.pairs. Hopper's kernels copy whole tiles of up to 128 rows,
- * so that their sequences begin at multiples of 128, and have padding after their rows. */
+ * so in their layout sequences begin at multiples of 128 and have padding after their rows. */
 __device__ __forceinline__ int64_t first_pair_of(const attention_call &c, int batch,
                                                  int64_t first_row)
 {
@@ -300,16 +300,17 @@ inline void attention_place_list(attention_call &c, void *memory)
     c.units = (int2 *)((char *)c.taken + 128);
 }
 
-/* Each function launches kernels on `stream`. T is bf16 or f16; all but attention_wgmma_*() also
- * accept float. `keys` selects the pass over keys (dk, dv) instead of the pass over queries (dq).
- * cudaErrorNotSupported: the device or the operands are not supported. */
+/* Functions with a `stream` launch kernels on it. T is bf16 or f16; all but attention_wgmma_*()
+ * also accept float. `keys` selects the pass over keys (dk, dv) instead of the pass over queries
+ * (dq). cudaErrorNotSupported: the device or the operands are not supported. */
 template <class T> cudaError_t attention_pairs(const attention_call &c, cudaStream_t stream);
 template <class T> cudaError_t attention_mma_forward(const attention_call &c, cudaStream_t stream);
 template <class T>
 cudaError_t attention_mma_backward(const attention_call &c, bool keys, cudaStream_t stream);
 /** True if the shared memory of a block suffices for the forward or backward mma kernels. */
 bool attention_mma_holds(const attention_call &c, bool backward);
-/** Number of runs of tiles in a pass of the backward mma kernels, determined by the shape alone. */
+/** Number of runs of tiles in a pass of the backward mma kernels. It does not depend on the
+ * device. */
 int attention_mma_runs(const attention_call &c, bool keys);
 /** Bytes of c.parts that these runs need; 0 for one run. */
 int64_t attention_mma_part_bytes(const attention_call &c, bool keys);
@@ -317,9 +318,9 @@ template <class T>
 cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream);
 template <class T>
 cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream);
-/** True if a call has so few rows or heads that the split kernels serve it. */
+/** True if the split kernels serve a call: it has few rows, or few heads and many keys. */
 bool attention_splits(const attention_call &c);
-/** Number of runs of keys for the split kernels, determined by the shape alone. */
+/** Number of runs of keys for the split kernels. It does not depend on the device. */
 int attention_split_count(const attention_call &c);
 /** Bytes of c.parts for c.splits runs; 0 for one run. */
 int64_t attention_split_bytes(const attention_call &c);
@@ -331,9 +332,10 @@ int attention_split_backward_count(const attention_call &c);
 int64_t attention_split_backward_bytes(const attention_call &c);
 template <class T>
 cudaError_t attention_split_backward(const attention_call &c, cudaStream_t stream);
-/** The number of runs that minimises an estimate of the time, in half units. A block of a run
- * costs its units of keys, of which there are `units`, and about one unit to start; the second
- * kernel costs 1.5 units. `tiles`: blocks of one run; `slots`: blocks at once. */
+/** The number of runs that minimises an estimate of the time. `units`: units of keys, which the
+ * runs share. A block costs the units of its run, and one more to start; the second kernel costs
+ * 1.5. `tiles`: blocks of one run; `slots`: blocks that run at once; `uneven`: sequences have
+ * different lengths, so the result may be larger, to balance the multiprocessors. */
 int attention_best_splits(int64_t tiles, int64_t units, int64_t slots, bool uneven);
 /* A: the type of the arithmetic, float or double */
 template <class A>

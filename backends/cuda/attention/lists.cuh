@@ -2,7 +2,7 @@
  * @file lists.cuh
  * Sequences of different lengths on Hopper: packed sequences, and key lengths per batch. A unit of
  * work is a tile of rows or of keys of one sequence. Before the attention kernel,
- * attention_list_kernel() lists the units of all sequences, those with the most tiles first; rows
+ * attention_list_kernel() lists the units of all sequences, those with the highest cost first; rows
  * and keys beyond the end of a sequence have no unit. The kernel also writes descriptors for TMA,
  * the copy engine, for each sequence. They end at the sequence's last row or key, so TMA replaces
  * elements of later sequences by zeros and does not write there.
@@ -27,7 +27,8 @@ struct attention_division {
 };
 
 /** Block 0 lists the units of all sequences in c.units and zeroes *c.taken; each other block
- * writes c.maps of four sequences. The order of units of equal cost is not fixed. */
+ * writes c.maps of four sequences. The order of units of equal cost, and of those that cost 511
+ * tiles or more, is not fixed. */
 static __global__ void __launch_bounds__(512)
     attention_list_kernel(const __grid_constant__ attention_call c,
                           const __grid_constant__ attention_division d)

@@ -1,7 +1,8 @@
 /**
  * @file mma.cuh
  * Attention forward in tiles on the tensor cores of sm_80 and later (Dao, FlashAttention-2, 2023),
- * which mma.cu launches, and functions of tiles that mma_backward.cuh and split.cuh share.
+ * which mma.cu launches, and functions of tiles for mma_backward.cuh, split.cuh and
+ * split_backward.cuh.
  *
  * A block of four warps owns 64 * TALL query rows, 16 * TALL per warp, and iterates over tiles of
  * WIDE keys and values in shared memory. The scores of a row are in four lanes of one warp, so the
@@ -190,8 +191,8 @@ __device__ __forceinline__ void put(attention_tile<T, DEPTH> tile, int row,
     }
 }
 
-/** Writes min(ROWS, rows) rows of a tile, beginning at row `row`, and their first `columns` columns
- * to memory. `step`: elements from row to row of `to`. THREADS threads call; `thread` is the index
+/** Writes the first `columns` columns of min(ROWS, rows) rows of a tile, beginning at row `row`, to
+ * memory. `step`: elements from row to row of `to`. THREADS threads call; `thread` is the index
  * of the caller. */
 template <int ROWS, int THREADS, class T, int HALVES>
 __device__ __forceinline__ void write_rows(mma_tile<HALVES> tile, int row, T *to, int64_t step,

@@ -155,7 +155,8 @@ __launch_bounds__(256, (attention_mma_backward_shape<T, DEPTH, KEYS>::blocks))
         int stage = i % stages, from = (begin + i % tiles) * WIDE + piece;
         attention_head rules{c, span, batch, KEYS ? first_head + i / tiles : head};
         attention_bits<OWN / 8> kept = {}, shown = {};
-        /* false if the warp's rows are past the end, or see nothing of the tile */
+        /* false if the warp's rows (KEYS: keys) are past the end, or form no visible pair with
+           the tile */
         bool some = mine < held && sees_some(span, KEYS ? from - piece : first + mine,
                                              KEYS ? from - piece + WIDE : first + mine + 16,
                                              KEYS ? first + mine : from - piece,

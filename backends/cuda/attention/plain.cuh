@@ -19,7 +19,7 @@ enum { SIDE = 32, SLICE = 128, PLAIN_THREADS = 256 };
 
 /* A is the type of the arithmetic: double for f64, else float. */
 
-/** What a backward pass needs of a row (attention_plain_pairs_kernel()). */
+/** Two numbers of a row for the backward passes: see attention_plain_pairs_kernel(). */
 template <class A> struct plain_pair {
     A lse, delta;
 };

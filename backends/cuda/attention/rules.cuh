@@ -31,8 +31,8 @@ template <int N> struct attention_bits {
     }
     /** Two lanes whose indices differ in the bit `lane` exchange half of each group of four bits:
      * the lower lane gives its bits outside `low` and receives the upper lane's bits inside `low`,
-     * shifted by `shift`. With low 0x33333333 and shift 2, the pairs of bits (ab, cd) and
-     * (ef, gh), low pair first, become (ab, ef) and (cd, gh). */
+     * shifted by `shift`. With low 0x33333333 and shift 2, the pairs of bits (ab, cd) of
+     * the lower and (ef, gh) of the upper lane, low pair first, become (ab, ef) and (cd, gh). */
     __device__ __forceinline__ void trade(int lane, int shift, uint32_t low)
     {
 #pragma unroll
@@ -215,7 +215,7 @@ struct attention_head {
     template <int N>
     __device__ __forceinline__ attention_bits<N> kept_of_rows(int row, int key) const
     {
-        if (N < 8 || c.keys % 4) /* kernels with narrow tiles have no register to spare */
+        if (N < 8 || c.keys % 4) /* kernels with narrow tiles have no registers to spare */
             return attention_bits_of_rows<N>(
                 [&](int r, int k) { return kept<2 * N>(row + r, key + k); });
         int lane = threadIdx.x % 32, quad = lane % 4;
@@ -319,7 +319,7 @@ struct attention_head {
     }
     /**
      * Replaces a lane's raw scores by attention_score(), with the elements of an additive mask of
-     * dtype T or f32.
+     * dtype T or f32, if there is one. Limits of the mask's strides: see add_mask().
      * @param place  place(n, e): (row, key) of element e of tile n
      * @param slope  as in scale_scores()
      */

@@ -34,7 +34,7 @@ __device__ __forceinline__ attention_place attention_longest_first(unsigned inde
     return {(int)block, (int)(which - batch * heads), (int)batch};
 }
 
-/** Number of heads whose streamed tensors, of `bytes` bytes each, fit in 32 MiB of the L2 cache,
+/** Number of heads whose streamed tensors, `bytes` bytes per head, fit in 32 MiB of the L2 cache,
  * which has 50 MiB on an H200; 1 to `heads`. */
 inline int attention_together(int64_t bytes, int64_t heads)
 {

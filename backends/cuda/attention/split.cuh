@@ -19,8 +19,9 @@
 
 namespace ts {
 
-/** Sizes of a block. TALL: number of fragments of 16 rows. tile, ring, bytes: bytes of a tile of
- * keys or values, of a warp's ring of `stages` such pairs, of the block's shared memory. */
+/** Sizes of a block. TALL: number of fragments of 16 rows. tile: bytes of a tile of keys or values;
+ * ring: bytes of a warp's ring, which has `stages` tiles of keys and as many of values; bytes: of
+ * the block's shared memory. */
 template <class T, int DEPTH_, int TALL_> struct attention_split_shape {
     static constexpr int depth = DEPTH_, tall = TALL_, rows = 16 * tall, warps = 4,
                          threads = 32 * warps, stages = 3;

@@ -10,7 +10,8 @@
  *
  * Blocks are persistent and overlap their units of work: the first scores of the next rows start
  * before the last products of the current rows, and the copy engine stores results while the next
- * rows are computed.
+ * rows are computed. The kernel of all options, and dropout with several consumer groups, use a
+ * simpler loop, which takes no turns and does not overlap the products of two units.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_CUH
@@ -26,8 +27,8 @@ namespace ts {
 
 /** Sizes of a block. groups: consumer groups; rows: query rows; wide: keys per tile; stages: tiles
  * in the ring of keys and in that of values; row_stages: tiles of queries; many, few: registers per
- * thread of consumers and of the producer; mask_stages: tiles in the ring of an additive mask, or 0
- * if the kernel has no such ring. RULES: an attention_hopper_rules. */
+ * thread of consumers and of the producer, if groups > 1; mask_stages: tiles in the ring of an
+ * additive mask, or 0 if the kernel has no such ring. RULES: an attention_hopper_rules. */
 template <int DEPTH_, int GROUPS, int RULES> struct attention_wgmma_shape {
     static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups,
                          row_stages = depth > 128 && groups > 1 ? 1 : 2;
@@ -310,7 +311,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                 added.fetch(c, span, work_item[round % 4].batch, work_item[round % 4].head,
                             first + mine, from + lane % 4 * 2, from);
     };
-    /* dropout has a separate loop, and kernels of all options have only that loop */
+    /* with several groups, dropout has a separate loop; kernels of all options have only that */
     constexpr bool ONLY_APART = RULES == ANY, APART = (RULES == BITS && GROUPS > 1) || ONLY_APART;
     constexpr std::bool_constant<!APART> BESIDE;
     /* sets `kept` (if `draws`) and `shown`, the pairs of tile i that dropout keeps and the mask

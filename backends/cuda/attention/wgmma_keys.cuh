@@ -115,10 +115,10 @@ __device__ __forceinline__ void attention_write_dq(const float (&v)[8][4], float
         }
 }
 
-/** Writes c.dk and c.dv unless they are NULL, and with DQ, an attention_dq, the gradients of
- * queries. RULES: an attention_hopper_rules. together: see attention_longest_first(). counter:
- * blocks take their next units of work from it; NULL: one unit per block, or with OWNED every
- * gridDim.x-th unit. */
+/** Writes c.dk and c.dv unless they are NULL. DQ, an attention_dq: whether and how the kernel
+ * computes the gradients of queries. RULES: an attention_hopper_rules. together: see
+ * attention_longest_first(). counter: blocks take their next units of work from it; NULL: one unit
+ * per block, or with OWNED every gridDim.x-th unit. */
 template <class T, int DEPTH, int DQ, int RULES>
 static __global__ void __launch_bounds__(384, 1)
     attention_wgmma_keys_kernel(const __grid_constant__ attention_call c,
@@ -136,7 +136,7 @@ static __global__ void __launch_bounds__(384, 1)
         DRAWS = RULES == BITS || RULES == ANY;
     using work = attention_keys_work<S::keys, ROWS, UNEVEN, DQ == OWNED>;
     extern __shared__ char shared[];
-    __shared__ unsigned work_item; /* index of the block's item; >= all: the end of the work */
+    __shared__ unsigned work_item; /* index of the block's unit; >= all: the end of the work */
     uint32_t k = (shared_address(shared) + 1023) & ~1023u, v = k + S::held_bytes,
              passing = v + S::held_bytes;
     uint32_t slabs = passing + S::stages * S::stage_bytes,
@@ -306,7 +306,7 @@ static __global__ void __launch_bounds__(384, 1)
                 if (DRAWS && c.mask_type == MASK_BOOL)
                     hide_scores(s, shown);
             };
-            /* stores (lse, delta) of the rows of tile i: attention_pairs_kernel() */
+            /* stores the pairs of the rows of tile i, as attention_pairs_kernel() does */
             auto make_pairs = [&](int i) {
                 constexpr int LANES = DEPTH / 8, EACH = ROWS * LANES / 256;
                 int head = w.head * c.share + i / w.tiles, first = (w.start + i % w.tiles) * ROWS,

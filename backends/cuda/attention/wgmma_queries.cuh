@@ -32,8 +32,8 @@ template <int DEPTH_, int RULES> struct attention_wgmma_queries_shape {
         1024 + 2 * held_bytes + stages * stage_bytes + 8 + tile_ring<stages>::bytes;
 };
 
-/** Writes c.dq. One block per tile of rows, head and batch, or per unit in c.units and head.
- * together: see attention_longest_first(). */
+/** Writes c.dq, unless NULL. One block per tile of rows, head and batch, or per unit in c.units and
+ * head. together: see attention_longest_first(). */
 template <class T, int DEPTH, int RULES>
 static __global__ void __launch_bounds__(384, 1)
     attention_wgmma_queries_kernel(const __grid_constant__ attention_call c,

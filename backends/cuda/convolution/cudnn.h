@@ -1,8 +1,9 @@
 /**
  * @file cudnn.h
  * Convolutions by cuDNN, which is opened at run time if it is installed. For each call,
- * convolution.c asks ts_cuda_cudnn_of() for cuDNN's algorithm and passes it to ts_cuda_cudnn_run(),
- * which measures the candidates at the first call of a shape. Only cudnn.c calls cuDNN's functions.
+ * convolution.c or weight.c asks ts_cuda_cudnn_of() for cuDNN's algorithm and passes it to
+ * ts_cuda_cudnn_run(), which measures the candidates at the first call of a shape. Only cudnn.c
+ * calls cuDNN's functions.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CUDNN_H
@@ -18,7 +19,8 @@ typedef enum ts_cuda_conv_kernels {
     TS_CUDA_CONV_OWN,    /**< the library's */
     TS_CUDA_CONV_CUDNN,  /**< cuDNN's for all calls that it supports */
     TS_CUDA_CONV_MMA,    /**< the library's, without those for Hopper */
-    TS_CUDA_CONV_MATRIX, /**< matrix products over copied windows */
+    TS_CUDA_CONV_MATRIX, /**< the library's, without those of few.h and gemm.h: mostly matrix
+                              products over copied windows */
 } ts_cuda_conv_kernels;
 /** The value of TS_CUDA_CONV, which is read once. */
 ts_cuda_conv_kernels ts_cuda_conv_allowed(void);

@@ -55,11 +55,11 @@ int ts_cudnn_open(void **handle);
  *  the padding after x need not be negative. */
 bool ts_cudnn_is_supported(const ts_cudnn_key *key);
 /** Makes the graph and up to TS_CUDNN_PLANS plans, of the engines that cuDNN's heuristic lists.
- *  Skips engines that are not deterministic, compute less exactly than the dtype requires, compile
- *  code, may not end, or need a workspace above 256 MiB and above the size of all operands plus
- *  64 MiB. With only >= 0, makes at most the plan of the engine with this index. Returns the number
- *  of plans; 0 after an error, whose status is in graph->status. The caller destroys the plans,
- *  then the graph, also after an error. */
+ *  Skips engines that cannot run the graph, are not deterministic, compute less exactly than the
+ *  dtype requires, compile code, have kernels that never end for some sizes, or need a workspace
+ *  above 256 MiB and above the size of all operands plus 64 MiB. With only >= 0, makes at most the
+ *  plan of the engine with this index. Returns the number of plans; 0 after an error, whose status
+ *  is in graph->status. The caller destroys the plans, then the graph, also after an error. */
 int ts_cudnn_plans(ts_cudnn_graph *graph, void *handle, int only,
                    ts_cudnn_plan plans[TS_CUDNN_PLANS]);
 /** Destroys a plan. */

@@ -1,8 +1,8 @@
 /**
  * @file depthwise.h
  * Convolutions with one channel and one feature per group (depthwise), without a matrix of windows.
- * Sums are in f32, or f64 for f64, in an order that depends only on the shape and on
- * whether addresses are multiples of 16 bytes.
+ * Sums are in f32, or f64 for f64, in an order that depends only on the shape and on the alignment
+ * of the addresses.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DEPTHWISE_H
@@ -19,8 +19,8 @@ ts_status ts_cuda_multiply_channels(ts_frame *frame, const ts_cuda_window_produc
 
 /** True if ts_cuda_spread_channels() supports the call: 3 x 3, 5 x 5 or 7 x 7 taps in the last two
  *  dims, with stride 2 and no dilation; one tap in the first dim, with stride 1 and no padding;
- *  elements of 2 or 4 bytes; pixels and addresses at multiples of 16 bytes; and fewer than 2^31
- *  elements of x and of y.
+ *  padding below 2^29; elements of 2 or 4 bytes; pixels and addresses at multiples of 16 bytes; and
+ *  1 to 2^31 - 1 elements of x and of y.
  *  @param item       bytes of an element
  *  @param addresses  the addresses of all operands, combined by OR */
 bool ts_cuda_spreads(const ts_convolution *c, int item, uintptr_t addresses);

@@ -1,10 +1,11 @@
 /**
  * @file depthwise_rows.cuh
  * Depthwise convolutions of K x K taps with stride S, for depthwise.cu. A thread computes V
- * channels of ROWS_COLUMNS adjacent columns of the result (a strip) and moves down its rows, with
- * the weight in registers. It adds the products of a row of pixels to the sums of all rows of the
- * result that need these pixels. The sums are registers too, and each step moves them by one row,
- * so a thread reads a pixel once. The block copies pixels to shared memory some rows ahead.
+ * channels of ROWS_COLUMNS adjacent columns of the result (a strip; with a dilation, columns of one
+ * phase, see rows_axis) and moves down its rows, with the weight in registers. It adds the products
+ * of a row of pixels to the sums of all rows of the result that need these pixels. The sums are in
+ * registers, too, and each step moves them by one row, so a thread reads a pixel once. The block
+ * copies pixels to shared memory some rows ahead.
  *
  * The copies, loads and stores also serve depthwise_spread.cu and depthwise_weight_rows.cuh.
  */
@@ -280,15 +281,15 @@ static __global__ void __launch_bounds__(32 * ROWS_STRIPS, K == 3 ? 3 : K == 5 ?
 }
 
 /** True if the first dim only counts planes (a plane is the rows and columns at one index of the
- * batch and the first dim): one tap, stride 1, and as many positions as pixels. */
+ * batch and the first dim): one tap, stride 1, no padding, and as many positions as pixels. */
 inline bool rows_are_flat(const ts_cuda_window_product &q)
 {
     const ts_window_axis &a = q.windows.axis[0];
     return a.taps == 1 && a.base == 0 && a.move == 1 && a.count == q.windows.size[0];
 }
 
-/** Sets *to to spatial dim d of a product, as one piece. Returns false unless the dim's stride is
- * `stride`, and that is 1, or 2 without a dilation. */
+/** Sets *to to spatial dim d of a product, without pieces and length, which the caller sets.
+ * Returns false unless the dim's stride is `stride`, and that is 1, or 2 without a dilation. */
 inline bool rows_axis_of(const ts_cuda_window_product &q, int d, int64_t stride, rows_axis *to)
 {
     const ts_window_axis &a = q.windows.axis[d];

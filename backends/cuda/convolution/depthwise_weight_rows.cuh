@@ -7,7 +7,7 @@
  * and each element of the gradient once. The block copies both to shared memory some rows ahead.
  *
  * Rows and columns of the gradient outside of a piece (rows_axis) are zeros. If a pixel that such a
- * zero multiplies is infinite or NaN, the gradients of taps of its channel are NaN.
+ * zero multiplies is infinite or NaN, gradients of some taps of its channel are NaN.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DEPTHWISE_WEIGHT_ROWS_CUH

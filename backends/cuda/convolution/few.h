@@ -33,7 +33,8 @@ typedef struct ts_cuda_few {
  * True if the kernels support this convolution:
  * - elements of 2 bytes, one group, 1 to 7 channels, rows a multiple of 8 up to 2^20;
  * - at most two spatial dims, at most 256 elements per window, fewer than 2^31 windows;
- * - windows that are written to adjacent positions, and that move at most 2^20 pixels at a time;
+ * - windows that are written to adjacent positions;
+ * - strides, distances of taps and offsets of at most 2^20 pixels, and sizes below 2^28;
  * - `to`, `other` and after->added at multiples of 16 bytes;
  * - tiles of the image that fit in shared memory.
  * False with TS_CUDA_CONV=cudnn or matrix. ts_cuda_few_multiply() and ts_cuda_few_weigh() require

@@ -2,7 +2,8 @@
  * @file gemm.cuh
  * Code that both engines for implicit products of convolutions share: the description of a call,
  * and stores of results. mma.cuh serves sm_80 and later and all windows; wgmma.cuh and taps.cuh
- * serve Hopper and windows that the copy engine (TMA) can describe.
+ * serve Hopper, 32 channels per group or more, and windows that the copy engine (TMA) can
+ * describe.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CONVOLUTION_GEMM_CUH

@@ -15,8 +15,8 @@
 
 TS_BEGIN_DECLS
 
-/** Maximum channels per group for kernels that sum windows directly (windows.h); groups with more
- *  channels use matrix products. */
+/** With several groups, the maximum channels per group for kernels that sum windows directly
+ *  (windows.h). */
 enum { TS_CUDA_CONV_FEW = 4 };
 
 /** A product over windows of an image: of x (form -1), or of y for one form of x's gradient. */
@@ -44,7 +44,7 @@ static inline ts_tensor *ts_cuda_conv_dense(ts_tensor *t) { return t ? ts_contig
 ts_tensor *ts_cuda_conv_padded(ts_frame *f, ts_tensor *t, int64_t size);
 /** Returns t (N, C, ...) with channels innermost in memory. For bf16 and f16, zeros extend the
  *  channels of each group to a multiple of 8, because kernels copy 16 bytes at a time; with several
- *  groups only if the windows have several taps and more than TS_CUDA_CONV_FEW channels.
+ *  groups only if the windows have several taps and more than TS_CUDA_CONV_FEW channels per group.
  *  each: channels per group of the image of the windows */
 ts_tensor *ts_cuda_conv_innermost(ts_frame *f, ts_tensor *t, int64_t each);
 
@@ -58,7 +58,7 @@ ts_status ts_cuda_conv_open(ts_cuda_conv_product *p, ts_frame *f, ts_tensor *fro
 int64_t ts_cuda_conv_chunk(const ts_cuda_conv_product *p);
 /** True if each window is one pixel, in the order of the image. */
 bool ts_cuda_conv_of_pixels(const ts_cuda_conv_product *p);
-/** True for one channel and one feature per group. */
+/** True for several groups with one channel and one feature each. */
 bool ts_cuda_conv_is_depthwise(const ts_cuda_conv_product *p);
 /** Returns `count` windows from `first` on as a matrix (count, groups * depth): a view of the image
  *  if ts_cuda_conv_of_pixels(), else a copy. */
@@ -69,10 +69,10 @@ ts_cuda_window_product ts_cuda_conv_in_place(const ts_cuda_conv_product *p, ts_t
                                              ts_tensor *bias, int64_t rows, ts_tensor *to);
 
 /** True if few.h may serve the windows of `from` (N, C, ...) that compute y (form -1) or x (form
- *  0): halves, one group, fewer than 8 channels of `from`, a multiple of 8 channels of the other
- *  image, one form, and more than one tap or at most `most` channels of the other image. With one
- *  tap and more channels, products of matrices take less time. weight: the weight or its
- *  gradient. */
+ *  0): halves, no empty tensor, one group, fewer than 8 channels of `from`, a multiple of 8
+ *  channels of the other image, for x only one form, and more than one tap or at most `most`
+ *  channels of the other image. With one tap and more channels, products of matrices take less
+ *  time. weight: the weight or its gradient. */
 bool ts_cuda_conv_is_few(ts_frame *f, ts_tensor *from, ts_tensor *weight, int64_t form,
                          int64_t most);
 /** Describes such a call in *few, except few->bias, after, to and other, which the caller sets.

@@ -16,8 +16,8 @@ namespace ts {
 
 /** Stores the bits of an operand that is a number of the host in *number, as the kernel expects
  * them: `item` bytes of the operand's dtype or, with `wide` (number_is_wide in apply.cuh: a half in
- * a functor of two or more operands), as f32. If o.wide, the f32 is the argument itself, not
- * rounded to the half first. */
+ * a functor of two or more operands besides the result), as f32. If o.wide, the f32 is the argument
+ * itself, not rounded to the half first. */
 __attribute__((noinline)) inline void loop_number(const ts_frame *f, const ts_operand &o, int item,
                                                   bool wide, double *number)
 {

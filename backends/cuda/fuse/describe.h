@@ -24,7 +24,7 @@ typedef struct ts_cuda_formula {
     bool host[TS_KERNEL_OPERANDS];     /* the operand is a number of the host, not a tensor */
     double number[TS_KERNEL_OPERANDS]; /* the number's bits, as number_as() (group.cuh) reads them:
                                           in the operand's type or, for a half in a functor of two
-                                          or more operands, as f32 */
+                                          or more operands besides the result, as f32 */
 } ts_cuda_formula;
 
 /** True if the thread runs a kernel's host code only to describe it; ts_cuda_use() then returns

@@ -118,7 +118,8 @@ typedef struct ts_cuda_group {
     bool draws; /* a functor takes random words */
     int64_t numel; /* elements of the iteration space */
     int64_t sizes[TS_MAX_DIMS]; /* innermost dim first, in elements; by rows: without the row */
-    /* By rows. In other groups these fields are 0, except `threads`, `resident` and `blocks`. */
+    /* By rows. In other groups these fields, up to `lines`, are 0, except `threads`,
+     * `resident` and `blocks`. */
     int rows;               /* number of last dims of the space that form a row */
     const ts_tensor *space; /* a tensor of the space's sizes */
     int64_t columns;        /* elements of a row */
@@ -128,7 +129,8 @@ typedef struct ts_cuda_group {
     int threads, resident;  /* threads per block; minimum blocks per multiprocessor
                                (__launch_bounds__) */
     int64_t blocks, lines;  /* blocks of the grid; lines of partial sums, 0: no sums */
-    int members; /* maximum members per launch, a power of two; 0: a group without members */
+    /* With members: maximum members per launch, a power of two; 0: a group without members. */
+    int members;
     /* With folds. The fields above are as in a pointwise group, except that `space` is set. */
     bool folds;  /* the group has folds */
     bool vector; /* division.vector */
@@ -164,8 +166,8 @@ int ts_cuda_group_words(const ts_cuda_group *group, uint64_t *words);
  *  (ts_cuda_group_words()). Sets functions[0] to the kernel and functions[1] to the kernel that
  *  merges the states of folds, or NULL; both are CUfunctions that the backend owns. A compilation,
  *  or a load from the disk cache, sets compile_ms and from_disk of *report. Errors:
- *  TS_ERR_UNSUPPORTED if NVRTC or the driver rejects the kernel, which is then not compiled again;
- *  TS_ERR_MEMORY; TS_ERR_DEVICE. */
+ *  TS_ERR_UNSUPPORTED if NVRTC cannot be loaded, or NVRTC or the driver rejects the kernel, which
+ *  is then not compiled again; TS_ERR_MEMORY; TS_ERR_DEVICE. */
 ts_status ts_cuda_group_kernel(const ts_cuda_group *group, const uint64_t *words, int nwords,
                                void *functions[2], ts_group_report *report);
 /** Index of a tensor in group->values; adds the tensor if it is new. */
@@ -181,13 +183,18 @@ bool ts_cuda_group_by_rows(ts_cuda_group *group, ts_cuda_group_call *call, ts_fr
 bool ts_cuda_group_lay_rows(ts_cuda_group *group);
 /** Fills *call for a reduction, which a group computes in the eager kernel's order (folds.c).
  *  Returns false if there is no fold for the op and dtype, if argument or result is not contiguous
- *  or is cast, if the reduced dims are not adjacent or have one element, or if the group has a
- *  reduction of other sizes or another dtype. */
+ *  or is cast, if the reduced dims are not adjacent or have fewer than two elements, or if the
+ *  group has a reduction of other sizes or another dtype. */
 bool ts_cuda_group_fold(ts_cuda_group *group, ts_cuda_group_call *call, ts_frame *frame);
 /** Marks the pointwise calls of a group with folds that compute on results, and the tensors that
- *  calls load and store. Returns false if a tensor fits neither the space (contiguous with its
- *  size, or broadcast to it) nor the results (contiguous, with their number of elements or one), or
- *  if a call on results draws random words. */
+ *  calls load and store. Returns false if
+ *
+ *  - a tensor of a call on the space is neither contiguous with the space's number of elements nor
+ *    broadcast to the space;
+ *  - an operand of a call on results is not contiguous, or has neither their number of elements nor
+ *    one element;
+ *  - a result of such a call is not contiguous or has another number of elements; or
+ *  - a call on results draws random words. */
 bool ts_cuda_group_sort_folds(ts_cuda_group *group);
 /** Chooses blocks, accesses and the division of a group with folds, after fuse.c has merged its
  *  dims. */

@@ -4,7 +4,7 @@
  * eager kernels (reduce.cuh). NVRTC compiles this file at run time.
  *
  * The reduced space is (results / inner, count, inner), contiguous, reduced over `count`. With
- * inner = 1 several threads share a result (fold_along). With inner > 1 the threads of a block are
+ * inner = 1 `group` threads share a result (fold_along). With inner > 1 the threads of a block are
  * divided into lines: the threads of a line have different results, and each line takes other
  * indices of `count` (fold_beside). The elements of a result are divided into units: 16-byte pieces
  * in fold_along if rows are whole pieces, else single elements. If there are too few results,

@@ -99,7 +99,7 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
     }
     /** Stores a block's partial sums as a line (columns). sums: this thread's sums over all rows
      * that it has computed; they are added over the threads that have the same columns. total:
-     * shared memory for L A V numbers; not used if the block has one row. */
+     * shared memory for L A V numbers; not used if the block has one row or one warp. */
     __device__ __forceinline__ void store_sums(float *line, float (&sums)[A * V],
                                                float *total) const
     {

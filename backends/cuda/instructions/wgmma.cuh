@@ -39,7 +39,7 @@ __device__ __forceinline__ void turn_give(int number, int threads)
 
 /** Starts the copy of a box from the map's tensor to shared memory. The box begins at element
  * (column, row, head, batch) of the tensor; its elements outside the tensor are zero. Reports the
- * bytes of the box to `barrier`. map: made by tma_map() (tma.h). */
+ * bytes of the box to `barrier`. map: of four dims, for example from tma_map() (tma.h). */
 __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, int column, int row,
                                          int head, int batch, uint32_t barrier)
 {

@@ -62,9 +62,10 @@ bool ts_cuda_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const ts_cuda_
                            const ts_cuda_epilogue *then);
 
 /** True if ts_cuda_gemm() computes an f32 product by ts_cuda_gemm_f32() unless TS_CUDA_TF32=1. It
- * requires sm_90 or later, sizes of at least 16, at most 2^30 multiplications, dense rows (or
- * columns) of a and b that are multiples of 16 bytes apart, no gelu, and either many tiles of c or
- * a short inner dim. The answer depends on the device, sizes, strides and epilogue only. */
+ * requires sm_90 or later, sizes of at least 16, at most 2^30 multiplications, 2^20 rows of c and
+ * 65,535 matrices, dense rows (or columns) of a and b that are multiples of 16 bytes apart, no gelu
+ * or gelu_of, and either many tiles of c or a short inner dim. `sums` requires one matrix. The
+ * answer depends on the device, sizes, strides and epilogue only. */
 bool ts_cuda_takes_f32(const ts_cuda_device *device, const ts_cuda_matrix *a,
                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                        const ts_cuda_epilogue *then);
@@ -74,8 +75,8 @@ ts_status ts_cuda_gemm_f32(const ts_frame *frame, const ts_cuda_matrix *a, const
                            const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then);
 
 /** True if ts_cuda_gemm() computes a product with then->gelu_of by ts_cuda_gemm_slope(): halves on
- * Hopper, with enough tiles. The answer depends on the device, dtype, sizes, strides and epilogue
- * only. */
+ * Hopper, one matrix, dense rows at multiples of 16 bytes, an inner size of 1 to 2,048, and enough
+ * tiles of c. The answer depends on the device, dtype, sizes, strides and epilogue only. */
 bool ts_cuda_takes_slope(const ts_cuda_device *device, ts_dtype dtype, const ts_cuda_matrix *a,
                          const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                          const ts_cuda_epilogue *then);

@@ -23,10 +23,10 @@ typedef struct ts_cuda_padding {
 bool ts_cuda_is_uneven(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                        const ts_cuda_matrix *c, int64_t batches);
 
-/** True if a product is expected to be faster over padded copies; then sets *padding. False for an
- * epilogue with gelu. The answer depends only on dtype, sizes, strides, epilogue and the
- * environment variable TS_CUDA_MATMUL: direct pads nothing, padded pads each product with uneven
- * matrices. */
+/** True if a product is expected to be faster over padded copies; then sets *padding, which is
+ * undefined otherwise. False for an epilogue with gelu. The answer depends only on dtype, sizes,
+ * strides, epilogue and the environment variable TS_CUDA_MATMUL: direct pads nothing, padded pads
+ * each product with uneven matrices. */
 bool ts_cuda_pads(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                   const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then,
                   ts_cuda_padding *padding);
@@ -43,8 +43,9 @@ bool ts_cuda_padded_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const t
                                   const ts_cuda_padding *padding);
 
 /**
- * ts_cuda_gemm() over padded copies, which the call allocates as scratch memory and frees. `then`
- * has no gelu; gelu_of and wide require padding->c false. A caller that has a copy of `a` by
+ * ts_cuda_gemm() over padded copies, which the call allocates as scratch memory and frees. Errors:
+ * those of ts_cuda_gemm() and ts_cuda_copy_strips(). `then` has no gelu; gelu_of and wide require
+ * padding->c false. A caller that has a copy of `a` by
  * ts_cuda_pad_matrix(), with at least padding->rows x padding->inner elements, sets padding->a to
  * false and passes the copy as `a`.
  */

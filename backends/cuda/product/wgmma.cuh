@@ -43,11 +43,12 @@ enum {
 /** A product a b of (rows, inner) and (inner, columns). */
 struct slope_product {
     int rows, columns, inner;
-    int wide, tall; /* numbers of a cluster's tiles of WIDE * 128 columns, and of 256 rows */
+    int wide, tall; /* numbers of clusters' tiles: along the columns, WIDE * 128 columns each; along
+                       the rows, 256 rows each */
     int band;       /* number of adjacent columns of clusters' tiles that are computed together, row
                        by row, before the next columns */
-    float *sums;    /* receives the sums of the columns of each 128 rows: 2 tall lines of `columns`;
-                       NULL: not wanted */
+    float *sums;    /* receives the sums of the columns of each 128 rows: 2 * tall lines of
+                       `columns` numbers; NULL: not wanted */
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL

@@ -11,7 +11,7 @@ TS_BEGIN_DECLS
 /* The functions do not use `state`. */
 
 /** Starts recording; if a recording runs, drops its records. TS_ERR_UNSUPPORTED if CUPTI is
- *  missing, another tool uses it, or it fails to start. */
+ *  missing or disabled (TS_CUDA_CUPTI=0), another tool uses it, or it fails to start. */
 ts_status ts_cupti_begin(void *state);
 /** If a recording runs, tags the work that the calling thread queues from now on, and its waits and
  *  allocations. */

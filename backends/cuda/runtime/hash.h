@@ -10,7 +10,7 @@
 /** Hash of n words. Different words may have the same hash, so callers compare the words, too. */
 static inline uint64_t ts_cuda_hash(const uint64_t *words, size_t n)
 {
-    uint64_t hash = 0xcbf29ce484222325u; /* the first hash of 64-bit FNV-1a */
+    uint64_t hash = 0xcbf29ce484222325u; /* offset basis of 64-bit FNV-1a */
     for (size_t i = 0; i < n; i++) {
         hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio, made odd */
         hash ^= hash >> 29;

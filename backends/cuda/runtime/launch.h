@@ -21,9 +21,9 @@ typedef struct ts_cuda_grid {
 } ts_cuda_grid;
 
 /** Queues a kernel on the calling thread's current device; ts_cuda_use() must have succeeded. The
- * first launch of a kernel with a cluster size, and each launch with more shared memory than
- * before, sets the kernel's attributes for the grid. Returns CUDA's error, which the caller passes
- * to ts_cuda_launched().
+ * first launch of a kernel on a device with a cluster size, and each launch with more shared memory
+ * than before, sets the kernel's attributes for the grid. Returns CUDA's error, which the caller
+ * passes to ts_cuda_launched().
  * @param kernel     host address of the __global__ function
  * @param arguments  the address of each argument; the arguments are read before the call returns */
 cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,

@@ -30,7 +30,7 @@ typedef struct ts_cuda_fault {
     int32_t some;         /* 0 no report, 1 an index, 2 a number, -1 being written */
     ts_cuda_caller caller;
     const char *expected; /* host text: "indices", "probabilities from 0 to 1" */
-    int64_t position;     /* element of the argument; for a number -1 if unknown */
+    int64_t position;     /* the element's index in the argument; for a number -1 if unknown */
     int64_t index, bound; /* the invalid index, which must be in [0, bound) */
     double number;        /* the invalid number */
 } ts_cuda_fault;
@@ -48,7 +48,8 @@ typedef struct ts_cuda_device {
 } ts_cuda_device;
 
 /** The number of GPUs that CUDA reports, at most TS_CUDA_DEVICES; ts_cuda_use() refuses GPUs below
- * compute capability 8.0. 0 without a driver or a GPU; then the thread's error has the reason. */
+ * compute capability 8.0. 0 after an error, such as no driver or no GPU; the thread's error has the
+ * reason. */
 int ts_cuda_count(void);
 /** Makes a device current in the calling thread, initialising it at its first use. The backend owns
  * the result. Returns NULL with an error if the index is invalid, the device cannot be used or is
@@ -59,7 +60,8 @@ ts_cuda_device *ts_cuda_use(int index);
  *  call it between ts_cuda_capture_enter() and ts_cuda_capture_leave(). */
 void ts_cuda_wait_for_all(void);
 /** True if the device is unusable for the rest of the process: an error such as a fault in a kernel
- *  has ended its context, or the process is a forked child. device: 0 to TS_CUDA_DEVICES - 1. */
+ *  has ended its context, or the process was forked after the device was initialised. device: 0 to
+ *  TS_CUDA_DEVICES - 1. */
 bool ts_cuda_is_lost(int device);
 /** Writes the compute capability for which the library's code on the current device was compiled,
  *  as 10 major + minor. The number is below the device's own if the driver compiled PTX of a lower
