@@ -225,7 +225,7 @@ void ts_emit_from_environment(void);
 /** The code of a group, made at the first call; the plan keeps it. NULL if no calls can be emitted:
  *  they have no recipes, the machine has no encoder, or memory is short or may not be executed. */
 const ts_emitted *ts_emit_code(const ts_emit_group *g);
-/** Fills the group's table of numbers, TS_EMIT_NUMBERS entries of 8 bytes, for a run of the plan.
+/** Fills the group's table of numbers, 8 bytes for each number of the code, for a run of the plan.
  *  chosen: bit k is clear if the table has the numbers of call k already. */
 void ts_emit_numbers(const ts_emitted *e, const tile_call *calls, uint64_t chosen,
                      uint64_t *table);

@@ -12,7 +12,7 @@
  *  hashes. */
 extern uint64_t ts_plan_hash_mask;
 /** Elements of a tile of a group on the CPU, in groups that run for the first time; 0: the library
- *  chooses them (tile.c). */
+ *  chooses them (tile_state.c). */
 extern int64_t ts_tile_elements;
 /** Switches machine code of groups on the CPU. */
 void ts_emit_switch(bool on);

@@ -14,7 +14,7 @@ typedef struct tile_value {
     char *base;                /* address of its memory; NULL: it has a buffer */
     int64_t step[TS_MAX_DIMS]; /* strides in bytes along the space's dims; 0: broadcast */
     int shift;                 /* dim d of the value is dim d + shift of the space; a flag of
-                                  gather() in tile.c until lay_out() runs */
+                                  gather() in tile_state.c until lay_out() runs */
     uint32_t number;           /* index in the graph */
     int32_t buffer;            /* number of its buffer; -1: none */
     int64_t whole[TS_MAX_DIMS]; /* its sizes; t has those of a tile */
