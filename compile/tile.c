@@ -2,9 +2,10 @@
  * @file tile.c  Fused groups on the CPU: all calls of a group on one tile, then the next tile.
  *
  * A tile is a part of the group's iteration space. Its values fit the L1 cache, except in machine
- * code (emit.h), which keeps values in registers. The other calls run the eager kernels, so a group gives the same bits as its calls one by one. Each call's shape
- * rule runs once per size of tiles; other tiles of that size change only the addresses. A value
- * that only the group uses is stored in a buffer of one tile.
+ * code (emit.h), which keeps values in registers. The other calls run the eager kernels, so a group
+ * gives the same bits as its calls one by one. Each call's shape rule runs once per size of tiles;
+ * other tiles of that size change only the addresses. A value that only the group uses is stored in
+ * a buffer of one tile.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/emit.h"
