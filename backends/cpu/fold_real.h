@@ -113,8 +113,8 @@ VEC_FN S(line) S(identity_line)(fold how)
     return line;
 }
 /** Term of an element x. p is a parameter of the fold, the same for all elements of a result: a
- * mean (FOLD_DISTANCES, FOLD_DEVIATIONS) or the largest element (FOLD_EXP). For FOLD_DOT, p is the
- * other factor. */
+ * mean (FOLD_DISTANCES, FOLD_DEVIATIONS) or the number that is subtracted from exponents
+ * (FOLD_EXP). For FOLD_DOT, p is the other factor. */
 VEC_FN V S(map)(fold how, V x, V p)
 {
     switch (how) {
