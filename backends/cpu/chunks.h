@@ -16,8 +16,8 @@
 #include "backends/cpu/sgemm.h"
 #include "backends/cpu/windows.h"
 
-/* The matrix of a chunk has at most CHUNK elements, or CHUNK_ROWS positions if they have more
- * elements than that, because each chunk packs the weight again. */
+/* A chunk has at most CHUNK_ROWS positions, or as many as fit a matrix of CHUNK elements if that is
+ * more. Chunks are not smaller, because each of them packs the weight again. */
 #define CHUNK (1 << 18)
 #define CHUNK_ROWS 512
 #define SMALL_IMAGE 256 /* images with fewer positions share chunks in any layout */

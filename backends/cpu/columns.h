@@ -18,7 +18,7 @@
 
 #include "backends/cpu/chunks.h"
 
-/* Columns are added if x and y have these numbers of channels per group, or for this ratio. */
+/* suits_columns() requires both numbers of channels per group, or the ratio. */
 #define COLUMN_CHANNELS 4  /* most channels of x */
 #define COLUMN_FEATURES 16 /* least features of y */
 #define COLUMN_WASTE 2     /* least windows of y per position of y */
@@ -37,10 +37,10 @@ static bool has_patches(const ts_convolution *c)
     return taps > 1;
 }
 
-/** True if adding columns costs less than computing x from windows of y (windows.h). x needs one
- *  window of y per element with a given remainder modulo the stride. If y has far fewer positions
- *  than x needs windows, the windows are mostly padding. If x has few channels, there are few
- *  columns. */
+/** True if adding columns costs less than computing x from windows of y (windows.h). For each
+ *  remainder modulo the stride, x needs one window of y per element with this remainder. If y has
+ *  far fewer positions than that, the windows are mostly padding. If x has few channels, there are
+ *  few columns. */
 static bool suits_columns(const job *b)
 {
     const ts_convolution *c = &b->c;

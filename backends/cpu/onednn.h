@@ -41,8 +41,8 @@ typedef struct ts_onednn_plan ts_onednn_plan;
 
 /**
  * Sets *plan to the primitives of a call. *plan is NULL if the library's own kernels compute the
- * call: TS_CPU_CONV=own, deterministic mode, the baseline variant, no usable oneDNN 2, a
- * call that oneDNN does not support, or (unless TS_CPU_CONV=onednn) one for which it is slower.
+ * call: TS_CPU_CONV=own, deterministic mode, the baseline variant, no usable oneDNN 2, a call that
+ * oneDNN does not support, or (unless TS_CPU_CONV=onednn) one for which it is likely slower.
  * Plans are cached; the caller returns a plan by ts_onednn_release(), after which the cache may
  * drop it. Errors: TS_ERR_MEMORY.
  */

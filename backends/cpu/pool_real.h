@@ -193,7 +193,7 @@ VEC_FN V S(lookup)(const T *from, const int32_t *starts)
 #endif
 }
 
-/** Scratch memory for a line of windows, which begins with padding_of() positions of padding. */
+/** The columns of a line, in scratch memory. The first padding_of() positions are padding. */
 typedef struct S(columns) {
     T *best;         /* maximum of each column; -Inf in padding */
     INDEX *rows;     /* row of the maximum; INDEX_MOST in padding */
@@ -416,8 +416,8 @@ VEC_FN void S(transpose)(T *to, int64_t to_row, const T *from, int64_t from_row,
 #endif
 }
 
-/** Computes small planes with short lines. A task is LANES planes, which are transposed to the
- * channels of one image in scratch memory. */
+/** Computes small planes with short lines. A task is up to LANES planes, which are transposed to
+ * the channels of one image in scratch memory. */
 VEC_FN void S(pool_planes)(ts_dtype kind, const pool_job *job, int64_t begin, int64_t end)
 {
     const ts_axis *a = job->axis;

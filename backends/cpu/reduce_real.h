@@ -1,6 +1,6 @@
 /* The passes of a reduction for one real type T (real_names.h); included by reduce.c, which
  * explains the kinds of passes: inner, outer and transposed. bf16 and f16 are widened to f32. An
- * outer result is the r->width adjacent results (the columns) of an outer pass. */
+ * outer result is a group of r->width adjacent results, the columns of an outer pass. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 

@@ -224,8 +224,9 @@ VEC_FN int64_t S(window_size)(const resample_job *job, const S(row_taps) *t, int
            (t->height->begin[t->h + 1] - t->height->begin[t->h]) * (w->begin[o + 1] - w->begin[o]);
 }
 
-/** True if combine_window() is faster for pixel o: it has many taps, or its pixels come from memory
- * and are not read by the next pixel, and processors prefetch whole pixels in order. */
+/** True if combine_window() is faster for pixel o: its window has many pixels, or pixels of many
+ * channels that come from memory and that the next window does not read. Processors prefetch whole
+ * pixels that are read in order. */
 VEC_FN bool S(is_in_order)(const resample_job *job, const S(row_taps) *t, int64_t o)
 {
     const table *w = &job->axis[2];
