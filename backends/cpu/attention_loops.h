@@ -6,13 +6,14 @@
  *   A_(name)   a function of this type   A_P(name)  a primitive of vec.h: vf_name or vd_name
  *   A_FIRST(n) mask of the first n lanes A_TRANSPOSE packs a transpose, as vf_pack_transposed()
  *   A_MICRO    table of micro-kernels    A_EXP      vector exponential
- *   A_BLOCK    transposes a block of A_L by A_L elements in registers
+ *   A_BLOCK    transposes a block of A_L by A_L elements into A_L vectors
  *
  * A part is a batch element or a packed sequence; a row is a query token, a key is a key token, lse
  * is the logsumexp of a row's scores. The full score matrix is never stored: a task processes tiles
- * of rows and keys that fit in cache. K is scaled when it is packed, so forward and backward
- * compute bit-identical scores. A pair (row, key) is hidden if the mask or the window excludes the
- * key; hidden pairs contribute to no sum. attention_scores.h masks the scores of a row.
+ * of rows and keys that fit in cache. Forward and backward compute the scores from Q and the scaled
+ * K, so the scores have the same bits. A pair (row, key) is hidden if the mask or the window
+ * excludes the key; hidden pairs contribute to no sum. attention_scores.h masks the scores of a
+ * row.
  *
  * Packed matrices are made of panels: (k, A_PANEL) elements, for A_PANEL columns each. attention.c
  * defines the structs attention (a call), operand and part.
@@ -129,7 +130,7 @@ static void A_(multiply_weights)(int64_t m, int64_t n, int64_t k, const A_T *a, 
 
 /** Writes to c the dot products of the row a with n rows of b, which are `row` elements apart,
  * times scale. All rows have k elements. Pads c with zeros to whole vectors. The bits are those of
- * multiply() with pack_transposed(b), but blocks of b are transposed in registers. */
+ * multiply() with pack_transposed(b), but b is transposed block by block instead of packed. */
 static void A_(multiply_row)(A_T *c, const A_T *a, const A_T *b, int64_t row, int64_t k, int64_t n,
                              A_T scale)
 {
@@ -167,7 +168,8 @@ static void A_(scale)(A_T *x, int64_t n, A_T factor)
 #define A_ROWS(x, at, h) (A_AT(x, (at)->batch, h) + (at)->row0 * (x).row)
 #define A_KEYS(x, at, h) (A_AT(x, (at)->batch, h) + (at)->key0 * (x).row)
 
-/** Computes out and lse of rows first to first + count - 1 of one head. count <= FORWARD_ROWS. */
+/** Computes out and, if requested, lse of rows first to first + count - 1 of one head. count <=
+ * FORWARD_ROWS. */
 static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, int64_t head,
                              int64_t first, int64_t count)
 {
@@ -275,8 +277,8 @@ static void A_(deltas)(const attention *s, A_T *delta, const part *at, int64_t h
     }
 }
 
-/** Computes dq of all query heads that share key head `shared`, and dk and dv of this key head. One
- * task does so, so sums over heads and tiles have a fixed order. */
+/** Computes the requested ones of dq of all query heads that share key head `shared`, and dk and dv
+ * of this key head. One task does so, so sums over heads and tiles have a fixed order. */
 static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, int64_t shared)
 {
     int64_t tile = s->tile, chunk = BACKWARD_ROWS;
@@ -300,8 +302,8 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
         if (s->dq.data)
             finite_k = A_(pack)(k, k_from, s->k.row, keys, s->depth, scale);
         bool added = s->zeroed; /* dk and dv of these keys are initialized: add to them */
-        /* these keys are hidden from rows before `start` and from `end` on; whole chunks of such
-         * rows are skipped */
+        /* These keys are hidden from rows before `start` and from `end` on. Whole chunks of such
+         * rows are skipped, except for the first tile if it initializes dq, dk and dv. */
         int64_t diagonal = key - (at->keys - at->rows),
                 start = ts_max64(0, diagonal - s->c.right) / chunk * chunk;
         int64_t end = ts_min64(at->rows, diagonal + keys + s->c.left);
@@ -349,7 +351,7 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
                     finite_g = A_(pack)(g, g_from, s->g.row, count, s->value_depth, 1);
                 for (int64_t b = 0; b < key_blocks; b++) {
                     int64_t row = keys * b / key_blocks, rows = keys * (b + 1) / key_blocks - row;
-                    /* first row of the chunk from which one of these keys is visible */
+                    /* first row of the chunk for which a key of block b is visible */
                     int64_t from =
                         ts_min64(count, ts_max64(0, diagonal + row - s->c.right - first));
                     if (s->dv.data)

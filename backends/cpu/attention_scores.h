@@ -1,7 +1,8 @@
 /*
  * Converts a row of scores to weights, for one element type; attention_loops.h includes this file
- * and explains the A_ macros, parts, rows, keys and hidden pairs. The score of a hidden pair
- * becomes -Inf. A row x holds n scores, one per key, and is padded to whole vectors.
+ * and explains the A_ macros, parts, rows, keys and hidden pairs. A row x holds the scores of n
+ * keys up to the right end of its window, and is padded to whole vectors. Hidden pairs among them
+ * get the score -Inf.
  *
  * Row i of a part is aligned with key i + keys - rows. Its window is the keys from c.left before
  * this key to c.right after it.
@@ -119,8 +120,8 @@ static A_T A_(online_softmax)(A_(row_state) *state, A_T *x, int64_t n)
     for (; j < whole; j += A_L)
         most = A_P(max)(most, A_P(load)(x + j));
     A_T now = A_P(hmax)(most);
-    A_T factor = 1; /* avoids exp(-Inf), which is slow, in the first tile */
-    if (state->most != now)
+    A_T factor = 1;
+    if (state->most != now) /* 0 if no key was visible before: exp(-Inf) is slow */
         factor = state->most == -(A_T)INFINITY ? 0 : (A_T)exp((double)(state->most - now));
     /* if all pairs so far are hidden, subtract 0: -Inf - -Inf would be NaN */
     A_V top = A_P(set1)(now == -(A_T)INFINITY ? 0 : now), sum = A_P(zero)();

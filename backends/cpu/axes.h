@@ -8,15 +8,16 @@
 #include "include/tessera/kernel.h"
 
 /* An argument of at least this many bytes (16 MiB) is taken to be in memory, not in a cache. Loops
- * then read its pixels in the order of memory, because the processor prefetches them. */
+ * over channels-last images with many channels then read pixels that windows do not share in the
+ * order of memory, because the processor prefetches them. */
 #define TS_LARGE_IMAGE ((int64_t)16 << 20)
 
 /** True if the dim has size 1 in the argument and in the result. */
 TS_INLINE bool ts_axis_is_one(const ts_axis *a) { return a->in == 1 && a->out == 1; }
 
 /** Decodes the call. If the last spatial dim has size 1 in the argument and in the result, it is
- * swapped with the nearest larger dim, so that loops along the last dim have work. The elements
- * keep their order in memory, because all dims between the two have size 1. */
+ * swapped with the nearest dim for which this is not so: loops along the last dim then have work.
+ * The elements keep their order in memory, because all dims between the two have size 1. */
 TS_INLINE ts_resampling ts_cpu_resampling(const ts_frame *f)
 {
     ts_resampling r = ts_kernel_resampling(f);

@@ -8,7 +8,7 @@
  * vectors of channels over a strip of rows. */
 enum { S(GROUP) = 4,                   /* vectors of channels that are summed together */
        S(BAND) = 2048 / sizeof(T),     /* most channels of a band, which keeps its sums in arrays */
-       S(PAGE) = 4096, S(STRIP) = 8,   /* bytes of a page; rows of a strip if a row is longer */
+       S(PAGE) = 4096, S(STRIP) = 8,   /* bytes of a page; rows of a strip of long rows */
        S(FIRST) = 8 };                 /* rows whose mean approximates that of a piece */
 
 /** The piece of a task: `rows` rows of `length` elements. A row is one channel; in channels-last it
@@ -102,9 +102,9 @@ typedef struct S(columns) {
 } S(columns);
 
 /** Number of rows of a strip: a column_ function processes its channels in a strip before the
- * function is called for the next channels. If several rows share a page, a strip is one row, so
- * memory is read in order, as the processor's prefetcher expects. For longer rows, sums stay in
- * registers over several rows. */
+ * function is called for the next channels. If one call has all channels, a strip is all rows.
+ * Otherwise, if a row is shorter than a page, a strip is one row, so memory is read in order, as
+ * the processor's prefetcher expects. For longer rows, sums stay in registers over STRIP rows. */
 VEC_FN int64_t S(strip_of)(ts_dtype kind, int64_t channels, int64_t rows)
 {
     bool one = channels == S(GROUP) * LANES || channels <= LANES; /* one call has all channels */
@@ -121,8 +121,8 @@ VEC_FN V S(get_column)(ts_dtype kind, const void *x, const S(columns) *c, int64_
 /** Loops over the vectors of a band of channels that starts at channel `first`, of n channels in
  * all. Runs the statement `four` for S(GROUP) vectors together, `one` for a single vector. The
  * statements use k, the first channel; slot, the place of its sums in the band's arrays; and left,
- * the number of valid lanes of a vector. The last vector is moved back over the vector before it,
- * so that it is whole. */
+ * the number of valid lanes of a vector. A partial last vector is moved back over the vector before
+ * it, so that it is whole; if n < LANES it is the only one and has n valid lanes. */
 #define EACH_VECTOR(n, first, four, one)                                                           \
     for (int64_t k = (first), slot = 0, left = LANES; k < (n) && slot < S(BAND);) {                \
         if ((n) - k >= S(GROUP) * LANES) {                                                         \

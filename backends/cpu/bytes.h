@@ -10,8 +10,8 @@
 
 enum { TS_FILL_LINE = 32 }; /* bytes of the pattern of ts_fill_bytes() */
 
-/** Copies fewer than 32 bytes, by two stores that may overlap each other. The ranges `from` and
- * `to` must not overlap. */
+/** Copies fewer than 32 bytes, by two stores that may overlap each other, or byte by byte if there
+ * are fewer than 4. The ranges `from` and `to` must not overlap. */
 TS_INLINE void ts_copy_few_bytes(char *to, const char *from, int64_t bytes)
 {
     if (bytes >= 16) {

@@ -16,11 +16,11 @@
 #include "backends/cpu/sgemm.h"
 #include "backends/cpu/windows.h"
 
-/* The matrix of a chunk has at most CHUNK elements, but a chunk may have CHUNK_ROWS positions in
- * any case, because each chunk packs the weight again. */
+/* A chunk has at most CHUNK_ROWS positions, or as many as fit a matrix of CHUNK elements if that is
+ * more. Chunks are not smaller, because each of them packs the weight again. */
 #define CHUNK (1 << 18)
 #define CHUNK_ROWS 512
-#define SMALL_IMAGE 256 /* images with fewer positions share chunks */
+#define SMALL_IMAGE 256 /* images with fewer positions share chunks in any layout */
 
 /** One result of a call of convolution or convolution_backward: y, x (or its gradient), or the
  * gradient of the weight. x and y are those of ts_convolution (kernel.h). Tensors are borrowed. */
@@ -86,8 +86,8 @@ static void multiply(const ts_gemm *g, ts_dtype dtype, scratch *s)
     s->used = used;
 }
 
-/** Division of the positions of a batch into chunks. It depends only on shape and planned
- * layout. */
+/** Division of the positions of a batch into chunks. It depends only on shapes and layouts, not on
+ * the number of threads. */
 typedef struct cuts {
     int64_t all;   /* number of positions */
     int64_t whole; /* no chunk crosses a multiple of `whole`: all positions, or those of an image */

@@ -7,8 +7,8 @@
  *
  *   has_patches()    the kernel is as large as its stride, without padding and dilation: each
  *                    element of x has one tap, so columns are copied
- *   suits_columns()  windows overlap: x starts as zeros or the bias, and columns are added in the
- *                    order of chunks and taps, which depends only on the shape and planned layout
+ *   suits_columns()  other kernels: x starts as zeros or the bias, and columns are added in the
+ *                    order of chunks and taps, which depends only on shapes and layouts
  *
  * Included by convolution.c only.
  */
@@ -18,9 +18,10 @@
 
 #include "backends/cpu/chunks.h"
 
-#define COLUMN_CHANNELS 4  /* most channels of x, per group, whose columns are added */
-#define COLUMN_FEATURES 16 /* least features of y, per group, for which columns are added */
-#define COLUMN_WASTE 2     /* least windows of y per position of y for which columns are added */
+/* suits_columns() requires both numbers of channels per group, or the ratio. */
+#define COLUMN_CHANNELS 4  /* most channels of x */
+#define COLUMN_FEATURES 16 /* least features of y */
+#define COLUMN_WASTE 2     /* least windows of y per position of y */
 
 /** True if the windows of x cover x, do not overlap, and have more than one element. */
 static bool has_patches(const ts_convolution *c)
@@ -36,10 +37,10 @@ static bool has_patches(const ts_convolution *c)
     return taps > 1;
 }
 
-/** True if adding columns costs less than computing x from windows of y (windows.h). x needs one
- *  window of y per element with a given remainder modulo the stride. If y has far fewer positions
- *  than these windows, the windows are mostly padding. If x has few channels, there are few
- *  columns. */
+/** True if adding columns costs less than computing x from windows of y (windows.h). For each
+ *  remainder modulo the stride, x needs one window of y per element with this remainder. If y has
+ *  far fewer positions than that, the windows are mostly padding. If x has few channels, there are
+ *  few columns. */
 static bool suits_columns(const job *b)
 {
     const ts_convolution *c = &b->c;
@@ -63,11 +64,11 @@ typedef struct columns {
     weights weight;    /* (features, columns) */
     int64_t batch, channels, taps, features;
     int64_t first, count; /* positions of the chunk */
-    bool apart;        /* windows of x do not overlap: columns are copied */
+    bool apart;        /* has_patches(): columns are copied */
     bool last;         /* products are (count, columns) */
     int item;          /* bytes of an element */
-    char *sums, *bias; /* product of a chunk; bias of each column, or of each channel unless apart;
-                          NULL: no bias */
+    char *sums, *bias; /* sums: product of a chunk. bias: one per column if apart, else one per
+                          channel; NULL: no bias */
 } columns;
 
 /** Number of the column of a channel and a tap. */
@@ -110,8 +111,8 @@ TS_INLINE void add_run(char *to, int64_t to_step, const char *from, int64_t from
         ADD_STEPS(double, to_step, from_step)
 }
 
-/** Adds the columns of a tap for `run` positions along the last dim, starting at number `at`. x:
- *  the element that the tap reads at position `at`. */
+/** Adds the columns of a tap (unless p->last, only the column of `channel`) for `run` positions
+ *  along the last dim, starting at number `at`. x: the element that the tap reads there. */
 static void add_line(const columns *p, int64_t channel, int64_t tap, int64_t at, int64_t run,
                      char *x)
 {

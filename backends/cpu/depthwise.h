@@ -14,7 +14,7 @@
 enum {
     DEPTHWISE_TAPS = 32,     /* most taps that a result adds before it is stored */
     DEPTHWISE_POSITIONS = 4, /* positions that share the loads of a tap's weights */
-    DEPTHWISE_GRADIENTS = 9  /* taps of a weight whose gradients are summed in registers together */
+    DEPTHWISE_GRADIENTS = 9  /* most taps whose gradients are summed in registers together */
 };
 
 /** A loop over all channels. It computes y, the gradient of the weight, or the positions of x with

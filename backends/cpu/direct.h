@@ -3,11 +3,11 @@
  * Convolutions with few channels as sums over taps, without a matrix of windows. Included by
  * convolution.c only.
  *
- * A task copies a part of one group's image into a slab: zeros for padding, and with a stride one
- * plane per phase, that is, per remainder of the index modulo the stride. In a slab, the elements
- * that a tap multiplies at consecutive positions are adjacent, for any stride and dilation. Vectors
- * run along positions: across the ends of lines for results, along each line for gradients of the
- * weight.
+ * A task copies a part of one group's image, with zeros for padding, into scratch memory (a slab).
+ * With a stride, a channel has one plane per phase, that is, per remainder of the index modulo the
+ * stride. In a slab, the elements that a tap multiplies at consecutive positions are adjacent, for
+ * any stride and dilation. Vectors run along positions: across the ends of lines for results, along
+ * each line for gradients of the weight.
  *
  * Each result is one chain of multiply-adds (vf_fma()), and each gradient of a weight is summed
  * image by image by one thread. So results do not depend on the number of threads.
@@ -32,8 +32,8 @@ enum {
     DIRECT_TAPS = 8,        /* most taps of a result channel whose gradients are summed together */
     DIRECT_SLACK = 4 * 16,  /* elements after a slab, and after a channel of its results, that whole
                                vectors may access */
-    DIRECT_SLAB = 1 << 16   /* elements that a slab, and its results, should not exceed; a part has
-                               at least one position along the dim `split` */
+    DIRECT_SLAB = 1 << 16   /* elements that a slab, and likewise its results, should not exceed;
+                               they do if a part of one position along dim `split` has more */
 };
 
 /** A call for all groups, or the part of it that a task computes (part_of()). */
@@ -51,8 +51,8 @@ typedef struct direct {
                                      channel in the slab; sizes of a plane */
     int64_t split, parts; /* the dim whose positions are divided among tasks; number of parts */
     int64_t slab;     /* elements of a slab */
-    int64_t positions; /* elements of a result channel in scratch: lines as long as in the slab,
-                          without gaps for the gradient of the weight */
+    int64_t positions; /* elements of a result channel in scratch: its lines are as far apart as in
+                          the slab, or for the gradient of the weight adjacent */
     int64_t kept;     /* result channels in scratch before they are copied to the image */
     int64_t workers;  /* number of scratch areas: one per task that may run at the same time */
     char *scratch;
@@ -196,7 +196,8 @@ static void fill_slab(const direct *t, char *to)
 }
 
 /** Copies lines of `rows` channels of the image `to`, starting at channel `first`, to the matrix,
- *  or with `back` from it. Lines are row[0], row[1] and `channel` elements apart in the matrix. */
+ *  or with `back` from it. In the matrix, lines are row[0] and row[1] elements apart along the
+ *  first two dims, and channels are `channel` elements apart. */
 static void copy_lines(const direct *t, char *matrix, int64_t channel, const int64_t *row,
                        int64_t first, int64_t rows, bool back)
 {

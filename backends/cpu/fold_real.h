@@ -7,7 +7,8 @@
  *   leaf     8 lines folded pairwise. A shorter rest of a row is the last leaf: the fold of 4
  *            lines, 2 lines, 1 line and a partial line, as far as the rest has them
  *   cascade  the leaves folded pairwise: two of one level make one of the next
- *   value    the last line, its upper half folded onto its lower half until one element is left
+ *   value    the line to which all leaves are folded, its upper half folded onto its lower half
+ *            until one element is left
  *
  * So every variant folds equal terms to the same bits, and the error of a sum grows with the
  * logarithm of its length (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
@@ -113,8 +114,8 @@ VEC_FN S(line) S(identity_line)(fold how)
     return line;
 }
 /** Term of an element x. p is a parameter of the fold, the same for all elements of a result: a
- * mean (FOLD_DISTANCES, FOLD_DEVIATIONS) or the largest element (FOLD_EXP). For FOLD_DOT, p is the
- * other factor. */
+ * mean (FOLD_DISTANCES, FOLD_DEVIATIONS) or the number that is subtracted from exponents
+ * (FOLD_EXP). For FOLD_DOT, p is the other factor. */
 VEC_FN V S(map)(fold how, V x, V p)
 {
     switch (how) {

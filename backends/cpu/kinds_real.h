@@ -1,6 +1,6 @@
 /* Vector loads and stores for the dtypes that are computed in one real type T: f64 in f64; f32,
- * bf16 and f16 in f32. Kernel bodies (*_real.h) include this file; real_names.h defines T, V (a
- * vector of LANES elements) and S(name). Callers pass `kind`, a dtype, as a constant, so the
+ * bf16 and f16 in f32. Most kernel bodies (*_real.h) include this file; real_names.h defines T, V
+ * (a vector of LANES elements) and S(name). Callers pass `kind`, a dtype, as a constant, so the
  * compiler makes a loop of its own for each dtype. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real.h"

@@ -24,11 +24,11 @@
 typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, const void *params);
 
 /**
- * Runs loops[f->plan->compute] over f->plan->iter. Operands of another dtype than the loop's are
- * converted in blocks that fit the L1 cache. bf16 and f16 use the f32 loop in two cases: if
- * they have no loop of their own, and if a call combines a tensor with a number and
- * plan->pointwise is not TS_POINTWISE_ROUNDED (dispatch/op.h). The f32 loop receives numbers as
- * f32; with TS_POINTWISE_ROUNDED they are first rounded to bf16 or f16.
+ * Runs loops[f->plan->compute] over f->plan->iter. Operands that plan->cast names are converted to
+ * the loop's dtype in blocks that fit the L1 cache. bf16 and f16 use the f32 loop, and f32 copies
+ * of their operands, in two cases: if they have no loop of their own, and if a call combines a
+ * tensor with a number and plan->pointwise is not TS_POINTWISE_ROUNDED (dispatch/op.h). The f32
+ * loop receives numbers as f32; with TS_POINTWISE_ROUNDED they are first rounded to bf16 or f16.
  * @param loops  TS_DTYPE_COUNT loops, NULL where the op is not defined
  * @param cost   approximate cycles per element; determines when to use threads
  * @return TS_ERR_DTYPE if the dtype has no loop; nothing is written then
@@ -37,7 +37,8 @@ ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params
 /** Runs a loop over f->plan->iter on the thread pool; cost: as in ts_cpu_pointwise(). */
 void ts_cpu_run_space(const ts_frame *f, ts_loop loop, const void *params, int cost);
 /** Runs a loop over an iteration space whose it->items are set, on the thread pool. If runs are
- *  short or strided, operands are copied through contiguous blocks or transposed in tiles. */
+ *  short or strided, and the space is not tiny, operands are copied through contiguous blocks or
+ *  transposed in tiles. */
 void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int cost);
 /** Runs a loop over any iteration space, run by run, on the calling thread only, for loops whose
  *  runs write the same elements. */
@@ -92,10 +93,10 @@ typedef struct ts_cpu_recipes {
 
 /*
  * One set of loops per element type: T is the scalar type, V the vector type, p the prefix of its
- * functions, L the number of lanes. p##_loop1, 2 and 3 are loops of 1, 2 and 3 operands. If these
- * are contiguous (some of several may be broadcast), whole vectors have their own loop. A second
- * loop, and so a second inlined copy of fn, handles tails and all other strides. d: addresses of
- * result and operands; s: their strides in bytes.
+ * functions, L the number of lanes. p##_loop1, 2 and 3 are loops of 1, 2 and 3 operands. If the
+ * result and these are contiguous (some of several may be broadcast), whole vectors have their own
+ * loop. A second loop, and so a second inlined copy of fn, handles tails and all other strides. d:
+ * addresses of result and operands; s: their strides in bytes.
  */
 #define TS_LOOP_ACCESS(T, V, p, L)                                                                 \
     /* loads or stores n <= L elements with any stride */                                          \

@@ -37,7 +37,7 @@
  *                       row are accessed
  * @param bias           NULL, or `columns` elements, which are added to each row
  * @param fetch          address to prefetch: one cache line per step, fetch_step elements apart.
- *                       To prefetch nothing, pass b with fetch_step 0
+ *                       To prefetch nothing more, pass b with fetch_step 0
  */
 #define MICRO_PARAMS(T)                                                                            \
     int64_t k, const T *a, int64_t a_row, int64_t a_step, const T *b, int64_t b_row, T *c,         \

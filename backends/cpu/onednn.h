@@ -1,8 +1,8 @@
 /**
  * @file onednn.h
  * oneDNN as a second engine for f32 convolutions: the shared library libdnnl.so.2, opened at run
- * time. onednn_calls.h is the only caller: it gets a plan for a call (ts_onednn_plan_of()), asks
- * for its scratch size, runs it and releases it.
+ * time. onednn_calls.h gets a plan for a call (ts_onednn_plan_of()), asks for its scratch size and
+ * runs it; convolution.c releases the plan.
  *
  * Each call of a primitive (an operation of oneDNN for fixed shapes and layouts) runs on one
  * thread. The thread pool of core/parallel.h runs the parts of a convolution, whose number and
@@ -41,8 +41,8 @@ typedef struct ts_onednn_plan ts_onednn_plan;
 
 /**
  * Sets *plan to the primitives of a call. *plan is NULL if the library's own kernels compute the
- * call: TS_CPU_CONV=own, deterministic mode, the baseline variant, no oneDNN 2 on the machine, a
- * call that oneDNN does not support, or (unless TS_CPU_CONV=onednn) one for which it is slower.
+ * call: TS_CPU_CONV=own, deterministic mode, the baseline variant, no usable oneDNN 2, a call that
+ * oneDNN does not support, or (unless TS_CPU_CONV=onednn) one for which it is likely slower.
  * Plans are cached; the caller returns a plan by ts_onednn_release(), after which the cache may
  * drop it. Errors: TS_ERR_MEMORY.
  */

@@ -1,5 +1,5 @@
-/** @file onednn_library.h  The part of the C interface of oneDNN 2 that onednn.c uses, as pointers
- * that are looked up in the shared library at run time. */
+/** @file onednn_library.h  The functions of oneDNN 2 and of its OpenMP that onednn.c uses, as
+ * pointers that are looked up in the shared library at run time. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_ONEDNN_LIBRARY_H
 #define TS_BACKENDS_CPU_ONEDNN_LIBRARY_H
@@ -79,12 +79,14 @@ typedef struct ts_dnnl_library {
     char why[160]; /* why the library cannot be used; "" if it can */
 } ts_dnnl_library;
 
-/** Valid after ts_dnnl_is_available() has returned true. onednn_library.c lists the names of the
- *  functions. They return 0 (SUCCESS) or an error, unless the type is not int. */
+/** Valid after ts_dnnl_is_available() has returned true; `why` also after false. onednn_library.c
+ *  lists the names of the functions. Those of type int return 0 (SUCCESS) or an error, except
+ *  equal (1 or 0) and get_threads. */
 extern ts_dnnl_library ts_dnnl;
 
-/** Opens the library in the first call: libdnnl.so.2, or the file that the environment variable
- *  TS_ONEDNN names ("0": none). False if it cannot be opened, is not version 2, or lacks a
+/** Opens the library in the first call: the file that the environment variable TS_ONEDNN names
+ *  ("0": none), by default libdnnl.so.2, or none in builds with AddressSanitizer or
+ *  ThreadSanitizer. False if it cannot be opened or initialized, is not version 2, or lacks a
  *  function. */
 bool ts_dnnl_is_available(void);
 

@@ -15,7 +15,7 @@
 enum { PHILOX_BLOCKS = 16, PHILOX_WORDS = 4 * PHILOX_BLOCKS };
 
 typedef uint64_t vu64 __attribute__((vector_size(VEC_BYTES)));
-/* Counters of VD_LANES blocks, or the words that the rounds have made of them: word 0 to 3 of each
+/* Counters of VD_LANES blocks, or the words that the rounds have made of them: words 0 to 3 of each
  * block. The lower 32 bits of a 64-bit lane are the word; the upper 32 bits are unspecified and not
  * used. */
 typedef struct philox_lanes {

@@ -16,8 +16,9 @@
 enum { PIXEL_VECTORS = 4, /* vectors of channels whose maxima are kept in registers */
        CHANNELS = 16, /* channels per task of a channels-last backward, unless a task has all of
                          them (block_of()) */
-       FEW_CHANNELS = 8, /* with fewer channels, a backward adds gradients element by element */
-       PLANES = 4096,    /* elements of small planes that a backward clears together */
+       FEW_CHANNELS = 8, /* with fewer channels, a backward with indices adds the gradients of a
+                            plane in one loop, not pixel by pixel */
+       PLANES = 4096,    /* elements of small planes that a backward computes together */
        SPARSE = 64 };    /* least elements per gradient of a plane that is mostly 0 */
 #endif
 
@@ -99,8 +100,8 @@ typedef struct S(maximum) {
     int64_t row, column;
 } S(maximum);
 
-/** True if column x comes before `best`: it is larger, or equal and earlier in row-major order. Of
- * two NaN the later one comes first. */
+/** True if column x replaces `best`: it is larger, or equal and earlier in row-major order. NaN
+ * replaces every number; of two NaN the later one is kept. */
 TS_INLINE bool S(comes_first)(S(maximum) x, S(maximum) best)
 {
     bool later = x.row > best.row || (x.row == best.row && x.column > best.column);
@@ -132,8 +133,8 @@ VEC_FN S(maximum) S(largest_of_few)(S(line_columns) l, window w, int64_t channel
 }
 
 /** Writes to y, for each of at most LANES channels, the largest of the columns of window w. The
- * window has step 1 and at least LANES positions. A lane keeps the maximum of every LANES /
- * channels-th position; the lanes are compared last. */
+ * window has step 1 and at least LANES positions. A lane keeps the maximum of the
+ * positions that are multiples of LANES / channels apart; the lanes are compared last. */
 VEC_FN void S(largest_of_many)(S(line_columns) l, window w, int64_t channels, S(maximum) *y)
 {
     int64_t apart = LANES / channels, all = w.count * channels;
@@ -192,7 +193,7 @@ VEC_FN V S(lookup)(const T *from, const int32_t *starts)
 #endif
 }
 
-/** Scratch memory for a line of windows, which begins with padding_of() positions of padding. */
+/** The columns of a line, in scratch memory. The first padding_of() positions are padding. */
 typedef struct S(columns) {
     T *best;         /* maximum of each column; -Inf in padding */
     INDEX *rows;     /* row of the maximum; INDEX_MOST in padding */
@@ -415,8 +416,8 @@ VEC_FN void S(transpose)(T *to, int64_t to_row, const T *from, int64_t from_row,
 #endif
 }
 
-/** Computes small planes with short lines. A task is LANES planes, which are transposed to the
- * channels of one image in scratch memory. */
+/** Computes small planes with short lines. A task is up to LANES planes, which are transposed to
+ * the channels of one image in scratch memory. */
 VEC_FN void S(pool_planes)(ts_dtype kind, const pool_job *job, int64_t begin, int64_t end)
 {
     const ts_axis *a = job->axis;
@@ -492,7 +493,8 @@ VEC_FN bool S(add_at)(ts_dtype kind, const void *grad, int64_t from, const int64
 
 /** add_at() with the gradients job->x, each at the index that its tap in job->taps gives. Tap
  *  from + i is in the window of d, h and w; if w is NULL, it is in window i of the line, and step
- *  is not used. Skips taps outside their windows, and returns false if there is one. */
+ *  is not used. Skips taps of empty windows, and taps outside their windows; returns false if there
+ *  is one of the latter. */
 VEC_FN bool S(add_at_taps)(ts_dtype kind, const pool_job *job, int64_t from, int64_t count,
                            window d, window h, const window *w, T *y, int64_t pitch, int64_t step)
 {
@@ -584,7 +586,7 @@ VEC_FN bool S(store_sparse)(ts_dtype kind, const pool_job *job, int64_t plane, T
     bool inside = S(add_at)(kind, job->x, plane * count, indices, count, size, sums, 1, 0);
     memset((uint16_t *)job->y + plane * size, 0, (size_t)size * sizeof(uint16_t));
     for (int64_t i = 0; inside && i < count; i++)
-        if (sums[indices[i]] != 0) { /* 0: an equal index came before, and the sum is stored */
+        if (sums[indices[i]] != 0) { /* 0: the sum is 0, or an equal index stored it before */
             S(set)(kind, job->y, plane * size + indices[i], F(set1)(sums[indices[i]]), 1);
             sums[indices[i]] = 0;
         }

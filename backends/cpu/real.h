@@ -1,7 +1,8 @@
 /*
  * One source for f32 and f64 kernels. A kernel file includes a body (`*_real.h`) twice, with
- * TS_REAL defined as 32 and as 64. The body includes this header and uses the names of
- * real_names.h: T (the element type), V (its vector), F(), S().
+ * TS_REAL defined as 32 and as 64. The body includes this header, directly or through kinds_real.h
+ * or fold_real.h, and uses the names of real_names.h: T (the element type), V (its vector), F(),
+ * S(). Only vmath_real.h, direct_real.h and depthwise_real.h use REAL_BITS and real_names.h alone.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/vmath.h"

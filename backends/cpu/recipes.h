@@ -1,9 +1,9 @@
 /**
  * @file recipes.h
- * Recipes of the functions in vmath.h, vmath_d.h and vmath_real.h: their arithmetic as text in
- * postfix notation (dispatch/recipe.h), from which fused groups make machine code. Each text has
- * the operations, order and constants of the function that its name or its comment states, so the
- * bits are the same. activation.c and unary.c include this file.
+ * Recipes of functions in vmath.h, vmath_d.h and vmath_real.h: their arithmetic as text in postfix
+ * notation (dispatch/recipe.h), from which fused groups make machine code. Each text has the
+ * operations, order and constants of the function that its name or its comment states, so the bits
+ * are the same. activation.c and unary.c include this file.
  *
  * T in RECIPE_EXP(T) is F for f32 or D for f64; RECIPE_BOTH(NAME) defines both texts of a function.
  * A comment names the function without vf_ or vd_, and its arguments: named values, or the last
@@ -18,7 +18,7 @@
 /* ------------------------------------------------------------------------ exponentials ---- */
 
 /* Names in these texts: x is the argument of an exponential, q the exponent n, r the reduced
- * argument x - n ln 2. */
+ * argument x - n ln 2 (for exp2, x - n). */
 #define RECIPE_LOG2E "0x1.71547652b82fep+0"
 /* exp_reduce() of x and q */
 #define RECIPE_REDUCE_F "q -0x1.7f7d1cp-20 q -0x1.62e4p-1 x fma fma "

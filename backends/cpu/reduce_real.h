@@ -1,5 +1,6 @@
 /* The passes of a reduction for one real type T (real_names.h); included by reduce.c, which
- * explains the kinds of passes: inner, outer and transposed. bf16 and f16 are widened to f32. */
+ * explains the kinds of passes: inner, outer and transposed. bf16 and f16 are widened to f32. An
+ * outer result is a group of r->width adjacent results, the columns of an outer pass. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
@@ -64,7 +65,7 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
 {
     walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin / r->parts);
     int64_t part = begin % r->parts, step = r->steps[0];
-    /* short runs are gathered and folded as one run */
+    /* halves, strided runs and short runs are gathered; several short runs fold as one */
     bool gather = r->widen || step != sizeof(T) ||
                   (r->all_runs > 1 && r->sizes[0] < S(LINE) * LEAF_LINES);
     T block[TERMS]; /* a whole number of leaves, so that blocks do not change the order of a fold */
@@ -234,7 +235,7 @@ VEC_FN void S(copy_rows)(const reduction *r, T *to, int64_t columns, const char 
 #undef ROWS
 }
 
-/** Copies n parts of one outer result (see outer_tasks()), starting with the part of `task`, side
+/** Copies n parts of one outer result, starting with the part of `task`, side
  * by side as columns of one block, and folds them with `body`. */
 static __attribute__((noinline)) void S(fold_beside)(const reduction *r, ts_parallel_body body,
                                                      int64_t task, int64_t n)
@@ -266,9 +267,9 @@ static __attribute__((noinline)) void S(fold_beside)(const reduction *r, ts_para
     body(&beside, 0, 1);
 }
 
-/** Outer pass. An outer result is r->width adjacent results, the columns. A task is a tile of
- * columns of one part (ROW_BLOCK rows) of an outer result, numbered (outer result * parts + part) *
- * tiles + tile. body: the body that calls this function for the same fold. */
+/** Outer pass. A task is a tile of columns of one part (at most ROW_BLOCK rows) of an outer result,
+ * numbered (outer result * parts + part) * tiles + tile. body: the body that calls this function
+ * for the same fold. */
 VEC_FN void S(outer_tasks)(fold how, ts_parallel_body body, const reduction *r, int64_t begin,
                            int64_t end)
 {

@@ -108,8 +108,8 @@ VEC_FN int add_dim(int n, int64_t *sizes, int64_t *steps, int64_t size, int64_t 
 VEC_FN bool is_inner_step(int64_t a, int64_t b) { return a && (!b || a < b); }
 
 /** Plans the first pass over t. It is an outer pass (width > 0) if the innermost kept dim is dense.
- *  Bit d of mask: dim d is reduced. Every size is at least 1. Does not set x, out, params and the
- *  division into parts. */
+ *  Bit d of mask: dim d is reduced. Every size is at least 1. Does not set x, out, params,
+ *  transposed and the division into parts and tiles. */
 VEC_FN void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
 {
     int64_t item = ts_dtype_sizes[t->dtype];

@@ -279,7 +279,8 @@ static void copy_planes(void *ctx, int64_t begin, int64_t end)
 }
 
 /** Copies many small planes, whose rows are too short for copy_rows(). Returns false, and copies
- *  nothing, if there are few planes, large planes, or pixels that are not of 1, 2, 4 or 8 bytes. */
+ *  nothing, if there are few planes, large planes, long rows, or pixels that are not of 1, 2, 4 or
+ *  8 bytes. */
 static bool copy_small_planes(const copy_job *job, int64_t planes)
 {
     const sources *a = job->axis;

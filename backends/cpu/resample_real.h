@@ -12,7 +12,7 @@
 enum { AVERAGED_VECTORS = 4, /* vectors of sums of average_planes() */
        LONG_TAPS = 16, /* fewest contiguous taps that are summed in vectors */
        PIXEL_VECTORS = 4, /* vectors that are summed together in registers */
-       MANY_TAPS = 32,    /* fewest pixels of a window for combine_window() */
+       MANY_TAPS = 32,    /* fewest pixels of a window for which combine_window() is always used */
        SUMMED_CHANNELS = 1024 }; /* most channels that combine_window() sums together */
 #endif
 
@@ -164,7 +164,7 @@ VEC_FN void S(combine_row)(const table *t, const T *acc, T *y)
 }
 
 /** Computes `vectors` vectors of channels, starting at channel c, of pixel o of a row of the
- * result. A single vector may have `left` < LANES channels. to: index of the first in the result.
+ * result. A single vector may have `left` < LANES channels. to: index of channel c in the result.
  */
 VEC_FN void S(combine_pixel)(ts_dtype kind, const resample_job *job, const S(row_taps) *t,
                              int64_t to, int64_t o, int64_t c, int vectors, int64_t left)
@@ -224,8 +224,9 @@ VEC_FN int64_t S(window_size)(const resample_job *job, const S(row_taps) *t, int
            (t->height->begin[t->h + 1] - t->height->begin[t->h]) * (w->begin[o + 1] - w->begin[o]);
 }
 
-/** True if combine_window() is faster for pixel o: it has many taps, or its pixels come from memory
- * and are not read by the next pixel, and processors prefetch whole pixels in order. */
+/** True if combine_window() is faster for pixel o: its window has many pixels, or pixels of many
+ * channels that come from memory and that the next window does not read. Processors prefetch whole
+ * pixels that are read in order. */
 VEC_FN bool S(is_in_order)(const resample_job *job, const S(row_taps) *t, int64_t o)
 {
     const table *w = &job->axis[2];
@@ -248,8 +249,8 @@ VEC_FN bool S(same_taps)(const table *t, int64_t a, int64_t b)
     return same;
 }
 
-/** Computes rows begin to end - 1 of the result. A row that reads the same rows of the argument as
- * the row before it is copied from that row. */
+/** Computes rows begin to end - 1 of the result. A row with the same_taps() as the row before it in
+ * this range is copied from that row. */
 VEC_FN void S(resample_range)(ts_dtype kind, const resample_job *job, int64_t begin, int64_t end)
 {
     const table *width = &job->axis[2];
@@ -325,7 +326,7 @@ VEC_FN T S(sum_run)(ts_dtype kind, const void *p, int64_t i, int64_t n)
 /** Processes elements o to o + count - 1 of the forward op's result, whose taps are t, for elements
  * `first` to first + n - 1 of a line of y, whose sums begin at `to`. In the forward op, y is the
  * result, and the function stores the elements. In the gradient, it adds the terms of their
- * gradients to the sums. x: index of the line's first element in the argument. */
+ * gradients to the sums. x: index of the line's first element in job->x. */
 VEC_FN void S(add_taps)(ts_dtype kind, const line_job *job, const taps *t, int64_t o, int64_t count,
                         int64_t x, int64_t first, int64_t n, T *to)
 {

@@ -2,9 +2,9 @@
  * Vectors of f32, i32 and f64 in the width of the variant that a kernel file is built for.
  *
  * Each kernel file is compiled once per variant with -DTS_VARIANT=baseline|avx2|avx512; TS_V(name)
- * appends the variant to external symbols. Everything here is static, and inlined in optimized
- * builds. The baseline is NEON on aarch64 and portable C elsewhere, which compilers turn into SSE2
- * on x86-64.
+ * appends the variant to external symbols. Everything here is static; VEC_FN functions are
+ * inlined in optimized builds. The baseline is NEON on aarch64 and portable C elsewhere, which
+ * compilers turn into SSE2 on x86-64.
  *
  *   vf, vi, vu    VF_LANES of float, int32_t, uint32_t      vm   their mask
  *   vd, vl, vul   VD_LANES of double, int64_t, uint64_t     vdm  their mask
@@ -41,8 +41,8 @@
 /** 0, 1 or 2: for #if around code of one variant. */
 #define VEC_ISA TS_V_PASTE(VEC_IS, TS_VARIANT)
 
-/* Without optimization, or with a sanitizer, functions are not inlined, because the inlined code
- * takes many times as long to compile. */
+/* Without optimization, or with AddressSanitizer or ThreadSanitizer, functions need not be inlined,
+ * because the inlined code takes many times as long to compile. */
 #if !defined __OPTIMIZE__ || defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define VEC_FN static __attribute__((unused))
 #else

@@ -63,7 +63,7 @@ VEC_FN void vd_store_first(double *p, vd v, int64_t n)
     _mm256_maskstore_pd(p, (__m256i)vdm_first_n(n), (__m256d)v);
 }
 
-/* Folds 8 lanes to 4, 2, 1 with one operation, low half first. */
+/* Folds 8 lanes (f64: 4) to 4, 2, 1 with one operation, low half first. */
 #define VEC_FOLD_F(v, op)                                                                       \
     __m128 f4 = _mm_##op##_ps(_mm256_castps256_ps128((__m256)v),                                \
                               _mm256_extractf128_ps((__m256)v, 1));                             \

@@ -89,7 +89,7 @@ VEC_FN void vd_store_first(double *p, vd v, int64_t n)
     _mm512_mask_storeu_pd(p, vdm_first_n(n), (__m512d)v);
 }
 
-/* Folds 16 lanes to 8, 4, 2, 1 with one operation, low half first. */
+/* Folds 16 lanes (f64: 8) to 8, 4, 2, 1 with one operation, low half first. */
 #define VEC_FOLD_F(v, op)                                                                       \
     __m256 f8 = _mm256_##op##_ps(_mm512_castps512_ps256((__m512)v),                             \
                                  _mm512_extractf32x8_ps((__m512)v, 1));                         \

@@ -1,7 +1,7 @@
 /*
  * Elementary and activation functions on vectors of f32 and f64. Every variant, and the recipes of
  * fused groups (recipes.h), use the same formulas, so eager and fused kernels compute the same
- * bits. A lane's result depends only on its argument. Kernel files include this file.
+ * bits. A lane's result depends only on its arguments. Kernel files include this file.
  *
  *   vmath_real.h   the formulas that f32 and f64 share
  *   vmath.h        polynomials, range reductions and further formulas of f32
@@ -181,7 +181,7 @@ VEC_FN vf vf_normal_tail(vf t, vf bell)
 
 /* ----------------------------------------------------------- formulas of f32 alone ---- */
 
-/** Base 2: 2 ulp. The factor log2(e) of the linear term has two parts. */
+/** Logarithm to base 2: 2 ulp. The factor log2(e) of the linear term has two parts. */
 VEC_FN vf vf_log2(vf x)
 {
     vf k, f = vf_split(x, &k) - 1.0f;
@@ -192,7 +192,7 @@ VEC_FN vf vf_log2(vf x)
     return vf_log_limits(x, vf_fma(f, vf_set1(0x1.715476p+0f), r) + k);
 }
 
-/** Base 10: 2 ulp. */
+/** Logarithm to base 10: 2 ulp. */
 VEC_FN vf vf_log10(vf x)
 {
     vf k, f = vf_split(x, &k) - 1.0f;
@@ -234,7 +234,8 @@ VEC_FN vd vec_pow_log2(vd m, vd k, vd y)
     return vd_max_fast(vd_set1(-200.0), vd_min_fast(vd_set1(200.0), y * log));
 }
 
-/** x^y with the limits of C's pow(): 2 ulp. Lanes with zeros, infinities or NaN call libm. */
+/** x^y with the limits of C's pow(): 2 ulp. Lanes with x = 0, or with an infinite or NaN argument,
+ * call libm. */
 VEC_FN vf vf_pow(vf x, vf y)
 {
     vf k, m = vf_split(vf_abs(x), &k);

@@ -189,7 +189,7 @@ VEC_FN vd vd_normal_tail(vd t, vd bell)
 
 /* ----------------------------------------------------------- formulas of f64 alone ---- */
 
-/** Base 2: 2 ulp. The factor log2(e) has two parts. */
+/** Logarithm to base 2: 2 ulp. The factor log2(e) has two parts. */
 VEC_FN vd vd_log2(vd x)
 {
     vd k, f = vd_split(x, &k) - 1.0, y = vd_log_sum(f, vd_zero());
@@ -197,7 +197,7 @@ VEC_FN vd vd_log2(vd x)
     return vd_log_limits(x, k + r);
 }
 
-/** Base 10: 2 ulp. */
+/** Logarithm to base 10: 2 ulp. */
 VEC_FN vd vd_log10(vd x)
 {
     vd k, f = vd_split(x, &k) - 1.0, y = vd_log_sum(f, vd_zero());
@@ -250,9 +250,9 @@ VEC_FN vd vec_log_parts_d(vd x, vd *low)
     return high;
 }
 
-/** x^y with the limits of C's pow(): 2 ulp. Lanes with zeros, infinities or NaN call libm. All
- * lanes do so in a baseline without FMA, because the formula needs FMA for the rounding errors of
- * products. */
+/** x^y with the limits of C's pow(): 2 ulp. Lanes with x = 0, or with an infinite or NaN argument,
+ * call libm. All lanes do so in a baseline without FMA, because the formula needs FMA for the
+ * rounding errors of products. */
 VEC_FN vd vd_pow(vd x, vd y)
 {
 #if VEC_ISA == VEC_IS_baseline && !defined __FP_FAST_FMA

@@ -48,8 +48,8 @@ TS_INLINE int64_t tile_width(int64_t columns) { return columns > VF_LANES ? TILE
 /** Floats between rows of the sums of bf16: whole vectors. */
 static int64_t sum_row(const tiles *t) { return ts_ceil_div(t->rows, VF_LANES) * VF_LANES; }
 
-/** Sets t->count, workers, worker_bytes, sums and result, which depend on the number of threads.
- *  Returns the bytes of t->packed. */
+/** Sets t->count, workers (at most the number of threads), worker_bytes, sums and result. Returns
+ *  the bytes of t->packed. */
 static int64_t plan_tiles(tiles *t)
 {
     const int64_t line = VF_LANES * (int64_t)sizeof(float), item = t->item;

@@ -498,7 +498,8 @@ static int64_t even_positions(const image *v, const axis *a, int64_t batch, int6
 
 /* ------------------------------------------------------------------------------ weights ---- */
 
-/** One group's part of the weight tensor, or of its gradient, and its copy as a dense matrix. */
+/** A part of the weight tensor or of its gradient, mostly that of one group, and its copy as a
+ *  dense matrix. */
 typedef struct weights {
     char *data, *matrix;
     int64_t row, column, at[3]; /* strides of the tensor in elements: row, column, spatial dims */
@@ -522,8 +523,8 @@ static int64_t tap_offset(const weights *w, int64_t t)
     return offset;
 }
 
-/* Copies the rows of tasks begin to end - 1. The inner loop runs along the tensor's dim with the
- * smaller stride. */
+/* Copies the rows of tasks begin to end - 1. The inner loop runs along rows or columns, whichever
+ * have the smaller stride in the tensor. */
 static void copy_weights(void *ctx, int64_t begin, int64_t end)
 {
     const weights *w = ctx;
