@@ -18,8 +18,8 @@
  *   one_tap.h           bf16, and gradients of bf16 and f16, with windows of one element
  *   depthwise.h         depthwise calls over channels-last images
  *   direct.h            few channels: sums without matrices
- *   columns.h           gradient of x if windows of x do not overlap, x has few channels, or windows
- *                       of y are mostly padding
+ *   columns.h           gradient of x if windows of x do not overlap, x has few channels, or
+ *                       windows of y are mostly padding
  *   window_tiles.h      products of f32 or bf16 whose windows are gathered tile by tile
  *   chunks.h            other products
  */
