@@ -23,7 +23,7 @@ inline bool is_unaligned(const ts_value &v)
 }
 
 /** Runs the kernel with aligned copies of the unaligned arguments, and with new tensors for the
- *  unaligned results, which are then copied back on the call's stream. The copies are released
+ *  unaligned results, whose data are then copied to the results on the call's stream. The copies are released
  *  before the return. Errors: those of the allocations, of the kernel and of CUDA. */
 inline ts_status call_with_copies(ts_frame *f, ts_kernel kernel)
 {
@@ -81,8 +81,9 @@ inline bool has_strides(const ts_frame *f)
     return some;
 }
 
-/** Calls run(frame) with contiguous copies of strided arguments, and copies its results to strided
- *  ones. */
+/** Calls run(frame) with contiguous copies of strided arguments and new contiguous tensors for
+ *  strided results, and then copies the new tensors to these results. Errors: those of the
+ *  allocations, of run() and of the copies. */
 template <class F> ts_status on_packed(ts_frame *f, F &&run)
 {
     TS_SCOPE;

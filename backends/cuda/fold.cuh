@@ -150,7 +150,8 @@ enum { REDUCE_THREADS = 256, /* of a block */
        IN_FLIGHT = 4         /* pieces that a thread loads before it takes the first */ };
 
 /** Merges the states of `group` adjacent threads into that of the first of them. group: a power of
- *  2 up to 32, or REDUCE_THREADS. Every thread of the block must call. */
+ *  2 up to 32, or REDUCE_THREADS. Every thread of the block must call; with REDUCE_THREADS, a
+ *  __syncthreads() must separate two calls. */
 template <class FOLD, class A>
 __device__ __forceinline__ void merge_lanes(const FOLD &fold, A &state, int group)
 {
