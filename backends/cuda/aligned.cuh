@@ -23,8 +23,8 @@ inline bool is_unaligned(const ts_value &v)
 }
 
 /** Runs the kernel with aligned copies of the unaligned arguments, and with new tensors for the
- *  unaligned results, whose data are then copied to the results on the call's stream. The copies are released
- *  before the return. Errors: those of the allocations, of the kernel and of CUDA. */
+ *  unaligned results, whose data are then copied to the results on the call's stream. The copies
+ *  are released before the return. Errors: those of the allocations, of the kernel and of CUDA. */
 inline ts_status call_with_copies(ts_frame *f, ts_kernel kernel)
 {
     TS_SCOPE;

@@ -138,8 +138,8 @@ template <class A, int N, int MODE> struct sums {
         a[k] = sum;
         b[k] += MODE == RESULT ? d * d : g * d;
     }
-    /** Adds the sums of a block's threads (x, y) over y; thread (x, 0) writes the total of channel k
-     * to to[k * pitch]. The sums of threads may cancel, so they are added in double. RESULT first
+    /** Adds the sums of a block's threads (x, y) over y; thread (x, 0) writes the total of channel
+     * k to to[k * pitch]. The sums of threads may cancel, so they are added in double. RESULT first
      * converts them to a common shift: that of thread (x, 0), or for f64 the mean of the elements
      * (0 if the mean is not finite). Every thread of the block must call.
      * @param to       destination of channel 0; NULL: this thread writes nothing

@@ -205,9 +205,9 @@ static __global__ void __launch_bounds__(256)
 
 enum { GROUPED_FEW = 2048 /* up to this many rows, comparing keys is faster than a sort */ };
 
-/** Adds rows of one element to the elements of out whose keys occur, without a sort. A warp per row:
- * the warp of a key's first row adds the rows of this key, of which lane l has rows l, l + 32, ...
- * of x; the other warps do nothing. */
+/** Adds rows of one element to the elements of out whose keys occur, without a sort. A warp per
+ * row: the warp of a key's first row adds the rows of this key, of which lane l has rows l, l + 32,
+ * ... of x; the other warps do nothing. */
 template <class T, class I, class F>
 static __global__ void __launch_bounds__(256)
     grouped_few_kernel(grouping g, const __grid_constant__ F key_of, const T *__restrict__ x,

@@ -14,9 +14,8 @@
  *                          divided into shares, a block for each: adds the shares' sums, in order
  *
  * For each line, the first three access an element of self, index, source or result at most once.
- * Adjacent lines share
- * 32-byte sectors; their blocks run at the same time, so a sector is usually read from memory once
- * and then from the L2 cache.
+ * Adjacent lines share 32-byte sectors; their blocks run at the same time, so a sector is usually
+ * read from memory once and then from the L2 cache.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_LINES_CUH
@@ -66,8 +65,8 @@ struct line_shape {
     line_shape(const ts_cuda_device *device, const ts_tensor *self, const ts_tensor *index,
                const ts_tensor *src, int dim, int bytes, bool sums);
     /** Sets `beside`. Sets `own`, `share` and `shares` for lines_own_kernel if lines of self are
-     * short enough for separate sums (of `bytes` bytes) in each thread, there are many more elements
-     * to add, and lines_add_kernel could not divide them among many more threads. */
+     * short enough for separate sums (of `bytes` bytes) in each thread, there are many more
+     * elements to add, and lines_add_kernel could not divide them among many more threads. */
     void share_out(int bytes);
     /** True if a line is short enough for one thread (lines_brief_kernel). halves: the sums are of
      * bf16 or f16, which a thread adds target by target, so that it rounds each sum once. */
