@@ -1,7 +1,7 @@
 /** @file aligned.cuh  Runs kernels over rows (rows.cuh, row_stream.cuh) on copies of tensors that
  *  do not begin at a multiple of 16 bytes (on_aligned()) or are not contiguous (on_packed()). If
  *  the length of a row is a multiple of 16 bytes, kernels over rows access 16-byte vectors. A
- *  kernel with other accesses for other addresses would let the order of sums depend on addresses.
+ *  kernel that chose its accesses by address would make the order of sums depend on addresses.
  *  Softmax, norms, losses and cumulative sums use these functions. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ALIGNED_CUH

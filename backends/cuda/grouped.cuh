@@ -9,7 +9,7 @@
  * the rows of each span that has a single key: a span is SPAN consecutive sorted rows. Then they
  * add the sums of SPAN consecutive spans in the same way. The owner adds the sums of the largest
  * spans within its key, so its chain is up to SPAN * SPAN times shorter. The order of additions
- * depends only on the keys.
+ * depends only on the keys and sizes.
  *
  * Memory traffic besides the sort: each row is read once. The sums of spans, of which there are
  * about 1/32 as many as rows, or fewer, are written and read once. Each row of the result that has

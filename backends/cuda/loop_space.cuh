@@ -28,9 +28,9 @@ enum loop_walk : uint8_t {
     walk_tiles, /* a run; a block's runs form a tile, because an operand lies along another dim
                    (loop_lies_along()). A tile's rows are along dim 0, its columns along dims 1 to
                    `end` - 1 */
-    walk_folds  /* the same for a short dim 0: a tile's rows are along dims 0 to `inner` - 1, its
-                   columns along dims `inner` to `end` - 1. A run is LOOP_RUN consecutive elements
-                   of a row and may span several indices of dim 1 */
+    walk_folds  /* like walk_tiles, for a short dim 0: a tile's rows are along dims 0 to `inner` -
+                   1, its columns along dims `inner` to `end` - 1. A run is LOOP_RUN consecutive
+                   elements of a row and may span several indices of dim 1 */
 };
 
 /** A kernel's iteration space, innermost dim first; operand 0 is the result. An access is V

@@ -58,8 +58,8 @@ enum {
     PAIR_THREADS = 256,
     PAIR_SHARE = 4096, /* elements that a block of a sum adds */
     PAIR_FEW = 16384,  /* up to this many elements, one block is faster than two launches */
-    PAIR_WALKED = 1 << 18, /* up to this many elements, a gradient kernel that reads operands with
-                              strides is faster than contiguous copies of these operands */
+    PAIR_WALKED = 1 << 18, /* up to this many elements, a kernel that reads operands with strides
+                              is faster than contiguous copies of these operands */
     PAIR_FEW_THREADS = 1024 /* threads of the one block */
 };
 
