@@ -1,5 +1,5 @@
-/** @file sort.cuh  A stable sort of pairs of a key and a position, by key (sort_by()), for sums by
- * key (grouped.cuh) and permutations (sampling.cuh). Pairs with equal keys keep their order, so the
+/** @file sort.cuh  A stable sort of pairs of a key and a position, by key, for sums by key
+ * (grouped.cuh) and permutations (sampling.cuh). Pairs with equal keys keep their order, so the
  * result does not depend on scheduling. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_SORT_CUH
