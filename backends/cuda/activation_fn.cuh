@@ -13,10 +13,10 @@ struct two_numbers {
     double at[2];
 };
 /* TS_FORWARD and TS_BACKWARD define a functor from an expression. In the expression x is an element
- * or, in a gradient, an element of the saved tensor (the input, or the result of sigmoid and tanh);
- * g is the upstream gradient; p and q are the op's two parameters (number.at); A is the type of the
- * arithmetic. The optional last argument, TS_NEAR(expr) or TS_NEAR_GRADIENT(expr), adds near(), a
- * cheaper f32 formula for results that are rounded to bf16 or f16 (apply_fn()). */
+ * or, in a gradient, an element of the saved tensor (the result of relu, sigmoid and tanh, else
+ * the input); g is the upstream gradient; p and q are the op's two parameters (number.at); A is the
+ * type of the arithmetic. The optional last argument, TS_NEAR(expr) or TS_NEAR_GRADIENT(expr), adds
+ * near(), a cheaper f32 formula for results that are rounded to bf16 or f16 (apply_fn()). */
 #define TS_FORWARD(name, expr, ...)                                                                \
     struct name##_fn {                                                                             \
         two_numbers number;                                                                        \

@@ -1,7 +1,7 @@
 /** @file aligned.cuh  Runs kernels over rows (rows.cuh, row_stream.cuh) on copies of tensors that
  *  do not begin at a multiple of 16 bytes (on_aligned()) or are not contiguous (on_packed()). If
  *  the length of a row is a multiple of 16 bytes, kernels over rows access 16-byte vectors. A
- *  kernel with other accesses for other addresses would let the order of sums depend on addresses.
+ *  kernel that chose its accesses by address would make the order of sums depend on addresses.
  *  Softmax, norms, losses and cumulative sums use these functions. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ALIGNED_CUH
@@ -23,8 +23,8 @@ inline bool is_unaligned(const ts_value &v)
 }
 
 /** Runs the kernel with aligned copies of the unaligned arguments, and with new tensors for the
- *  unaligned results, which are then copied back on the call's stream. The copies are released
- *  before the return. Errors: those of the allocations, of the kernel and of CUDA. */
+ *  unaligned results, whose data are then copied to the results on the call's stream. The copies
+ *  are released before the return. Errors: those of the allocations, of the kernel and of CUDA. */
 inline ts_status call_with_copies(ts_frame *f, ts_kernel kernel)
 {
     TS_SCOPE;
@@ -81,8 +81,9 @@ inline bool has_strides(const ts_frame *f)
     return some;
 }
 
-/** Calls run(frame) with contiguous copies of strided arguments, and copies its results to strided
- *  ones. */
+/** Calls run(frame) with contiguous copies of strided arguments and new contiguous tensors for
+ *  strided results, and then copies the new tensors to these results. Errors: those of the
+ *  allocations, of run() and of the copies. */
 template <class F> ts_status on_packed(ts_frame *f, F &&run)
 {
     TS_SCOPE;

@@ -25,9 +25,9 @@ struct axis {
     {
     }
 
-    /** Position in the input that element o of the result reads (linear and cubic maps). Rounds as
-     *  the CPU does, without a fused multiply-add, because weights are differences from this
-     *  position. */
+    /** Position in the input that element o of the result reads (linear and cubic maps). Without
+     *  corners, rounds as the CPU does, without a fused multiply-add, because weights are
+     *  differences from this position. */
     __device__ __forceinline__ double position(int o) const
     {
         return corners ? o * scale : __dadd_rn(__dmul_rn(o + 0.5, scale), -0.5);

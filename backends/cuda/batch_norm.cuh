@@ -138,10 +138,10 @@ template <class A, int N, int MODE> struct sums {
         a[k] = sum;
         b[k] += MODE == RESULT ? d * d : g * d;
     }
-    /** Adds the sums of a block's threads (x, y) over y; thread (x, 0) writes that of channel k to
-     * to[k * pitch]. The sums of threads may cancel, so they are added in double. RESULT first
-     * converts them to a common shift: that of thread (x, 0), or for f64 the mean of the elements.
-     * Every thread of the block must call.
+    /** Adds the sums of a block's threads (x, y) over y; thread (x, 0) writes the total of channel
+     * k to to[k * pitch]. The sums of threads may cancel, so they are added in double. RESULT first
+     * converts them to a common shift: that of thread (x, 0), or for f64 the mean of the elements
+     * (0 if the mean is not finite). Every thread of the block must call.
      * @param to       destination of channel 0; NULL: this thread writes nothing
      * @param count    number of elements of a channel that all threads (x, y) of this x have summed
      * @param own      number of elements of a channel that this thread has summed
@@ -196,7 +196,7 @@ template <class A, int N, int MODE> struct sums {
             double far = MODE == RESULT && own ? shift[k] - common[k] : 0,
                    moved = __dmul_rn((double)own, far);
             memory[0][k][at] = a[k] + moved;
-            /* GRADIENT: not by far = 0, because 0 * a is NaN if a is infinite */
+            /* GRADIENT: no product with far, which is 0: 0 * a is NaN if a is infinite */
             memory[1][k][at] = b[k] + (MODE == RESULT ? far * (2 * (double)a[k] + moved) : 0);
             if constexpr (precise)
                 memory[2][k][at] = own ? low[k] + own * error_of(shift[k], -common[k], far) +

@@ -6,8 +6,8 @@
  * and then the results. In the gradient of group norm, further blocks of the same launch sum the
  * gradients of weight and bias per channel; they read the elements again, from L2.
  *
- * batch_norm.cu launches this kernel for statistics of at most ONCE_THREADS * ONCE_EACH elements of
- * up to 4 bytes (fits_once()).
+ * batch_norm.cu launches this kernel for small tensors whose statistics have at most ONCE_THREADS *
+ * ONCE_EACH elements of up to 4 bytes (fits_once() has all conditions).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BATCH_NORM_ONCE_CUH
@@ -59,7 +59,7 @@ __device__ __forceinline__ double2 block_sums(double a, double b)
 
 /** Sums the gradients of weight and bias of group norm over samples and positions: of channel i, or
  * in channels-last of ONCE_COLUMNS channels starting at i * ONCE_COLUMNS. means and rstds: shared
- * memory of ONCE_WIDTH numbers. */
+ * memory of ONCE_WIDTH numbers each. */
 template <class T>
 __device__ __forceinline__ void once_channels(const once_call<T> &c, uint32_t i, wide_t<T> *means,
                                               wide_t<T> *rstds)
@@ -111,8 +111,8 @@ __device__ __forceinline__ void once_channels(const once_call<T> &c, uint32_t i,
     c.second.put(channel, (A)whole.y);
 }
 
-/** Block i computes statistic i. MODE: RESULT; GRADIENT, with or without RELU, for batch norm.
- * GROUPS: GRADIENT for group norm; the blocks starting at c.statistics sum channels. */
+/** Block i computes statistic i. MODE: RESULT for both norms; GRADIENT, with or without RELU, for
+ * batch norm. GROUPS: GRADIENT for group norm; the blocks starting at c.statistics sum channels. */
 template <class T, int MODE, bool GROUPS = false>
 __global__ void __launch_bounds__(ONCE_THREADS)
     norm_once(const __grid_constant__ once_call<T> c)

@@ -16,7 +16,8 @@ struct layout {
 };
 
 /* Both functions queue the copy on the current stream of the frame's device and convert between
- * dtypes with the rounding of ts_to(). Errors: those of the launch. */
+ * dtypes with the rounding of ts_to(). Errors: those of ts_cuda_use() and ts_cuda_launched().
+ * While ts_cuda_describing(), they queue nothing (fuse/describe.h). */
 
 /** Copies operand 1 of an iteration space (tessera/kernel.h) to operand 0. Operand 1 may be a
  * number on the host. Both operands may have any strides. */

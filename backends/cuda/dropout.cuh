@@ -1,4 +1,4 @@
-/** @file dropout.cuh  Dropout of tensors that are not contiguous; random.cu calls
+/** @file dropout.cuh  Dropout if the argument or the result is not contiguous; random.cu calls
  * dropout_strided(). An element's random word depends on its index in row-major order, not on its
  * place in memory: element i has word i % 4 of the i / 4-th Philox block of the call. */
 // SPDX-License-Identifier: MIT
@@ -33,8 +33,8 @@ struct dropped {
     }
 };
 
-/** Dropout of tensors whose rows consist of aligned 16-byte vectors and whose order in memory is
- * row-major. A thread processes whole Philox blocks. */
+/** Dropout of tensors whose rows consist of groups of dropout_count elements in aligned 16-byte
+ * vectors, into a result whose order in memory is row-major. A thread processes a group. */
 template <class T, class I>
 static __global__ void __launch_bounds__(DROPOUT_THREADS)
     dropout_runs_kernel(const __grid_constant__ walk<I, 2> space, I n, T *to, const T *from,
@@ -138,7 +138,7 @@ static cudaError_t dropout_strided(const ts_space &s, fn::dropout_fn fn, ts_rng_
 {
     constexpr int64_t E = dropout_count<T>, item = (int64_t)sizeof(T);
     int dims[TS_MAX_DIMS]; /* by stride in the result, greatest first */
-    bool runs = s.sizes[0] % E == 0; /* and row-major order is that of memory */
+    bool runs = s.sizes[0] % E == 0; /* and row-major order is that of the result's memory */
     for (int i = 0; i < s.ndim; i++) {
         int d = s.ndim - 1 - i, at = i;
         for (; at && s.operand[0].strides[dims[at - 1]] < s.operand[0].strides[d]; at--)

@@ -1,5 +1,6 @@
-/** @file extremes.cuh  The element types of max, min, argmax and argmin. A minimum uses the same
- * comparison as a maximum, over elements whose order is reversed (turning in fold.cuh). */
+/** @file extremes.cuh  The element types of amax, max_dim, argmax and the same ops for minima. A
+ * minimum uses the same comparison as a maximum, over elements whose order is reversed (turning in
+ * fold.cuh). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_EXTREMES_CUH
 #define TS_CUDA_EXTREMES_CUH

@@ -63,7 +63,7 @@ template <class X, class OP, class PRE, class S = X> struct plain_fold {
     {
 #pragma unroll
         for (int e = 0; e < N; e++)
-            if constexpr (std::is_same_v<PRE, squared>) /* fused for groups too (--fmad=false) */
+            if constexpr (std::is_same_v<PRE, squared>) /* fma() also in groups (--fmad=false) */
                 s = fma(x[e], x[e], s);
             else
                 s = OP::of(s, (state)PRE()(x[e]));
@@ -147,10 +147,12 @@ template <class A> __device__ __forceinline__ A state_xor(const A &a, int lane)
 }
 
 enum { REDUCE_THREADS = 256, /* of a block */
-       IN_FLIGHT = 4         /* pieces that a thread loads before it takes the first */ };
+       IN_FLIGHT = 4         /* pieces that a thread loads before it takes the first; 2 if
+                                reduction.chunked */ };
 
 /** Merges the states of `group` adjacent threads into that of the first of them. group: a power of
- *  2 up to 32, or REDUCE_THREADS. Every thread of the block must call. */
+ *  2 up to 32, or REDUCE_THREADS. Every thread of the block must call; with REDUCE_THREADS, a
+ *  __syncthreads() must separate two calls. */
 template <class FOLD, class A>
 __device__ __forceinline__ void merge_lanes(const FOLD &fold, A &state, int group)
 {

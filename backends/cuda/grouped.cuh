@@ -1,15 +1,15 @@
 /**
  * @file grouped.cuh  Reduce by key: sums of rows with equal keys, in the order of the rows, for the
  * gradient of an embedding, index_add and scatter_add (index.cu). Keys are sorted with the rows'
- * positions (sort.cuh), unless there are few rows of one element. Then each key has one group of
- * threads, its owner, which adds the key's rows, so there are no atomic additions and results are
- * bitwise reproducible.
+ * positions (sort.cuh), unless there are few rows of one element (grouped_few_kernel()). Then each
+ * key has one group of threads, its owner, which adds the key's rows; for long rows, several groups
+ * divide the columns. So there are no atomic additions and results are bitwise reproducible.
  *
  * For a frequent key, one group would add a long chain of rows. Therefore other groups first add
  * the rows of each span that has a single key: a span is SPAN consecutive sorted rows. Then they
  * add the sums of SPAN consecutive spans in the same way. The owner adds the sums of the largest
  * spans within its key, so its chain is up to SPAN * SPAN times shorter. The order of additions
- * depends only on the keys.
+ * depends only on the keys and sizes.
  *
  * Memory traffic besides the sort: each row is read once. The sums of spans, of which there are
  * about 1/32 as many as rows, or fewer, are written and read once. Each row of the result that has
@@ -203,11 +203,11 @@ static __global__ void __launch_bounds__(256)
         }
 }
 
-enum { GROUPED_FEW = 2048 /* rows whose keys each block compares sooner than they are sorted */ };
+enum { GROUPED_FEW = 2048 /* up to this many rows, comparing keys is faster than a sort */ };
 
-/** Adds rows of one element to the elements of out whose keys occur, without a sort. A warp of a
- * key's first row adds the rows of this key, every 32nd in a lane; warps of other rows do
- * nothing. */
+/** Adds rows of one element to the elements of out whose keys occur, without a sort. A warp per
+ * row: the warp of a key's first row adds the rows of this key, of which lane l has rows l, l + 32,
+ * ... of x; the other warps do nothing. */
 template <class T, class I, class F>
 static __global__ void __launch_bounds__(256)
     grouped_few_kernel(grouping g, const __grid_constant__ F key_of, const T *__restrict__ x,

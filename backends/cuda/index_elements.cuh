@@ -13,9 +13,9 @@ namespace ts {
 /** The positions that element i of an index selects: one in self, the indexed tensor, and one in
  * the other tensor, which is the source of a scatter.
  * - An index with as many dims as self may have any strides.
- * - An index with fewer dims than self is contiguous and has one dim. It applies to every line
- *   along the indexed dim of the other tensor or, without another tensor, of the result. In this
- *   case i counts the elements of the other tensor or of the result. */
+ * - An index with fewer dims than self is contiguous and has at most one dim. It applies to every
+ *   line along the indexed dim of the other tensor or, without another tensor, of the result; i
+ *   counts the elements of that tensor. */
 template <class I> struct led {
     indices index;
     bool alone;       /* the index has fewer dims than self */

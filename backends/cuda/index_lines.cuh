@@ -13,9 +13,9 @@
  *     lines_join_kernel    after lines_add_kernel and lines_own_kernel, if lines of the index are
  *                          divided into shares, a block for each: adds the shares' sums, in order
  *
- * The first three access each element of self, index, source and result once. Adjacent lines share
- * 32-byte sectors; their blocks run at the same time, so a sector is usually read from memory once
- * and then from the L2 cache.
+ * For each line, the first three access an element of self, index, source or result at most once.
+ * Adjacent lines share 32-byte sectors; their blocks run at the same time, so a sector is usually
+ * read from memory once and then from the L2 cache.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_LINES_CUH
@@ -40,7 +40,7 @@ enum {
     LINE_TURNS = 64,             /* maximum elements that a thread of lines_own_kernel adds, if
                                     lines_add_kernel could divide the line into more shares */
     LINE_SHORT = 64,             /* most indices of a line that one thread adds if there are at
-                                    least LINE_SHORT_MANY lines */
+                                    least LINE_SHORT_MANY lines of at most 2 * LINE_SHORT targets */
     LINE_SHORT_MANY = 2048,
     LINE_PAIRS = 1024            /* most comparisons of indices by one thread, for a line of bf16 or
                                     f16 */
@@ -64,8 +64,9 @@ struct line_shape {
 
     line_shape(const ts_cuda_device *device, const ts_tensor *self, const ts_tensor *index,
                const ts_tensor *src, int dim, int bytes, bool sums);
-    /** Sets `own` if lines of self are short enough for separate sums (of `bytes` bytes) in each
-     * thread, and there are many more elements to add. */
+    /** Sets `beside`. Sets `own`, `share` and `shares` for lines_own_kernel if lines of self are
+     * short enough for separate sums (of `bytes` bytes) in each thread, there are many more
+     * elements to add, and lines_add_kernel could not divide them among many more threads. */
     void share_out(int bytes);
     /** True if a line is short enough for one thread (lines_brief_kernel). halves: the sums are of
      * bf16 or f16, which a thread adds target by target, so that it rounds each sum once. */
@@ -89,9 +90,9 @@ struct line_shape {
 };
 
 /** Describes the lines of a call. The index has the dims of src; or it has one dim, which is along
- * `dim` of src, and applies to all lines. `fits` is set if there are elements, and either a line of
- * the index is short enough for one thread (LINE_LEAST; without sums, one index), or all of these
- * hold:
+ * `dim` of src, and applies to all lines. `fits` is set if there are elements, lengths and count of
+ * lines are below 2^31, and either a line of the index is short enough for one thread (LINE_LEAST;
+ * without sums, one index), or all of these hold:
  * - a line of self, with `bytes` bytes per element, fits in a block's shared memory;
  * - a line of self is not much longer than a line of the index;
  * - there are at least LINE_MANY blocks, or shares have at most LINE_LENGTH elements.

@@ -23,7 +23,7 @@ enum {
     TILE_THREADS = 256,
     TILE_BYTES = 16384,    /* maximum bytes of a tile of one input */
     LONGEST_IN_TILE = 512, /* maximum elements of a line */
-    TILES = 512 /* tiles that occupy a device; with fewer tiles, a tile gets fewer lines */
+    TILES = 512 /* tiles that occupy a device; if there would be fewer, a tile gets fewer lines */
 };
 
 /** Division of lines into tiles; made by line_tiles_of(). */

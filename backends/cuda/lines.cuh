@@ -128,7 +128,8 @@ __device__ __forceinline__ A lines_reduce(const lines &l, int turn, A x)
 }
 
 /** Launches kernel(l, args...). With scratch memory, as many blocks share a tile as can be resident
- * at once and have enough elements; else a tile has one block. block: from lines_dispatch(). */
+ * at once and have enough elements; else a tile has one block. block: l.width() x Y threads, as of
+ * lines_dispatch(). */
 template <class... P, class... A>
 cudaError_t lines_launch(void (*kernel)(lines, P...), lines l, dim3 block,
                          const lines_scratch &scratch, cudaStream_t stream, const A &...args)

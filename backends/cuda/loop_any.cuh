@@ -109,8 +109,8 @@ __device__ __forceinline__ void any_store(const any_space<N> &s, const loop_elem
     }
 }
 
-/** Body of any_kernel(): loads all operands before it converts the first. Elements of 8 bytes for
- * an A of 4 bytes are converted at once, because `raw` cannot hold them. */
+/** Body of any_kernel(): loads all operands before it converts the first. Exception: elements of 8
+ * bytes for a smaller A are converted at once, because `raw` cannot hold them. */
 template <class A, class F, int N, int... K>
 __device__ __forceinline__ void any_body(const any_space<N> &s, const F &fn,
                                          std::integer_sequence<int, K...>)
@@ -182,7 +182,8 @@ __global__ void __launch_bounds__(LOOP_THREADS)
 }
 
 /** Stores the bits of a host operand in *number as an A. If `wide` (the call computes in bf16 or
- * f16) and o.wide, the stored f32 is the argument itself, not rounded to the dtype first. */
+ * f16 and has at least two operands) and o.wide, the stored f32 is the argument itself, not rounded
+ * to the dtype first. */
 template <class A>
 __attribute__((noinline)) void any_number(const ts_frame *f, const ts_operand &o, int, bool wide,
                                           double *number)

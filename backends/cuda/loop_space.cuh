@@ -25,11 +25,12 @@ enum loop_walk : uint8_t {
     walk_flat,  /* LOOP_RUN consecutive elements in the order of the space; the result is contiguous
                    in this order */
     walk_runs,  /* a run: up to LOOP_RUN consecutive elements along dim 0 */
-    walk_tiles, /* a run; a block's runs form a tile, because an operand is contiguous along another
-                   dim. A tile's rows are along dim 0, its columns along dims 1 to `end` - 1 */
-    walk_folds  /* the same for a short dim 0: a tile's rows are along dims 0 to `inner` - 1, its
-                   columns along dims `inner` to `end` - 1. A run is LOOP_RUN consecutive elements
-                   of a row and may span several indices of dim 1 */
+    walk_tiles, /* a run; a block's runs form a tile, because an operand lies along another dim
+                   (loop_lies_along()). A tile's rows are along dim 0, its columns along dims 1 to
+                   `end` - 1 */
+    walk_folds  /* like walk_tiles, for a short dim 0: a tile's rows are along dims 0 to `inner` -
+                   1, its columns along dims `inner` to `end` - 1. A run is LOOP_RUN consecutive
+                   elements of a row and may span several indices of dim 1 */
 };
 
 /** A kernel's iteration space, innermost dim first; operand 0 is the result. An access is V
@@ -51,7 +52,7 @@ template <int OPERANDS> struct loop_space {
 
     loop_walk walk;
     bool heads;       /* rows of the result may be unaligned: runs begin at addresses that are
-                         multiples of a run's elements, so a row's first run may be partial */
+                         multiples of a run's bytes, so a row's first run may be partial */
     uint8_t item;     /* log2 of the bytes of the result's elements */
     uint8_t lanes;    /* log2 of the runs of a tile along its rows */
     bool joined;      /* consecutive elements are contiguous in the result: in the order of the
@@ -183,8 +184,8 @@ template <int N> struct loop_elements {
     }
     __device__ __forceinline__ bool has(int u) const { return some >> u & 1; }
 
-    /** Loads the thread's elements of operand k as words. Entries of x without an element become 0
-     * or the value of another element. */
+    /** Loads the thread's elements of operand k as words. Entries of x without an element become
+     * 0. */
     template <class W>
     __device__ __forceinline__ void load(const loop_space<N> &s, int k, W (&x)[LOOP_RUN]) const
     {
@@ -276,8 +277,8 @@ __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_spa
     return accesses;
 }
 
-/** Sets s.heads, s.item and s.row for runs of `run` elements of a result of `item` bytes, and
- * returns the number of runs per row. */
+/** Sets s.heads, s.item and s.row for runs of `run` elements of the result, each of `item` bytes,
+ * and returns the number of runs per row. */
 template <int N>
 int64_t loop_runs(loop_space<N> &s, const ts_space &space, int64_t row, int item, int run)
 {

@@ -25,8 +25,9 @@ struct loop_tiling {
     int inner, end;
 };
 
-/** True if a 32-byte sector of operand o holds several elements along dim d, and more than along
- * dim 0, so that threads should read along dim d. */
+/** True if a 32-byte sector of operand o holds several elements along dim d, and fewer along dim 0:
+ * at most four, or two if elements along dim d are less than 4 bytes apart. Threads should then
+ * read along dim d. */
 inline bool loop_lies_along(const ts_operand &o, int d)
 {
     return !o.host && o.strides[d] > 0 && o.strides[d] <= 16 && o.strides[0] > o.strides[d] &&
@@ -57,7 +58,7 @@ enum {
 };
 
 /** Appends the dims of a tile's rows to `order`, which has `n` dims: dim 0 and, if it is short, the
- * next ones, but not dim `except`. Returns the number of elements. */
+ * next ones below dim `except`. Returns the number of elements of these dims. */
 inline int64_t loop_row_dims(const ts_space &space, int except, int *order, int *n)
 {
     int64_t elements = space.sizes[order[(*n)++] = 0];
@@ -68,8 +69,8 @@ inline int64_t loop_row_dims(const ts_space &space, int except, int *order, int 
     }
     return elements;
 }
-/** Appends the dims of a tile's columns: dim d of operand o and, if it is short, the dims with the
- * next greater strides. */
+/** Appends the dims of a tile's columns: dim d of operand o and, if it is short, the unused dims
+ * with the smallest strides. Returns the number of elements of these dims. */
 inline int64_t loop_column_dims(const ts_space &space, const ts_operand &o, int d, int *order,
                                 int *n)
 {

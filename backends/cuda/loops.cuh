@@ -322,9 +322,9 @@ __attribute__((noinline)) ts_status pointwise_run(ts_frame *f, const loop_kernel
 struct same_as_operands;
 
 /**
- * Runs the op of the frame as fn of N operands of one dtype. DTYPES: the supported dtypes; for
- * other dtypes returns TS_ERR_DTYPE. R: element type of the result if it is not that of the
- * operands (bool for comparisons).
+ * Runs the op of the frame as fn of N operands, in the call's dtype, to which operands of other
+ * dtypes are converted. DTYPES: the supported dtypes; for other dtypes returns TS_ERR_DTYPE. R:
+ * element type of the result if it is not that of the call's dtype (bool for comparisons).
  */
 template <uint32_t DTYPES, int N, class R = same_as_operands, class F>
 ts_status pointwise(ts_frame *f, const F &fn)

@@ -58,8 +58,8 @@ enum {
     PAIR_THREADS = 256,
     PAIR_SHARE = 4096, /* elements that a block of a sum adds */
     PAIR_FEW = 16384,  /* up to this many elements, one block is faster than two launches */
-    PAIR_WALKED = 1 << 18, /* up to this many elements, a gradient kernel that reads operands with
-                              strides is faster than contiguous copies of these operands */
+    PAIR_WALKED = 1 << 18, /* up to this many elements, a kernel that reads operands with strides
+                              is faster than contiguous copies of these operands */
     PAIR_FEW_THREADS = 1024 /* threads of the one block */
 };
 
@@ -159,7 +159,8 @@ static __global__ void __launch_bounds__(PAIR_THREADS)
 }
 
 /** The sum of the losses of elements `from` to `end` - 1. A block of (1, THREADS) threads adds them
- * in an order that depends on `from`, `end` and T only. Every thread of the block must call. */
+ * in an order that depends on `from`, `end`, T and THREADS only. Every thread of the block must
+ * call. */
 template <int THREADS, class T, class P, class L>
 static __device__ __forceinline__ double pair_sum(const P &pair, const L &operands, int64_t from,
                                                   int64_t end)

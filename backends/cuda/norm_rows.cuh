@@ -142,8 +142,8 @@ __device__ __forceinline__ vec<T, V> rounded_sum(const vec<T, V> &x, const vec<T
 
 /* ------------------------------------------------------------------- rows in registers ---- */
 
-/** True if a kernel for bf16 or f16 requires weight and bias to be present, because testing for
- * them would spill registers. */
+/** True if a kernel for bf16 or f16 requires weight and, except with RMS, bias to be present,
+ * because testing for them would spill registers. */
 template <class T, class S, bool ADD>
 constexpr bool norm_with_all =
     is_half<T> && S::dense && (S::fits ? S::vecs >= (ADD ? 4 : 5) : S::vecs == 8);
@@ -360,7 +360,7 @@ cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStr
     if (!stream_is_faster)
         g = find_rows<T, norm_table<T, RMS, ADD>, single>(a.n, [&]<class S, int V>() {
             kernel = norm_kernel<T, S, V, RMS, ADD>;
-            /* calls without a weight use another shape, or a stream */
+            /* calls without weight or bias use another shape, or a stream */
             return !norm_with_all<T, S, ADD> || (a.weight && (RMS || a.bias));
         });
     if (g.rows)

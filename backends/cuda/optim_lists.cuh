@@ -165,8 +165,10 @@ static bool flat_alike(const ts_frame *f, uint32_t i)
     return true;
 }
 
-/** Runs a kernel with copies of members that are not flat_alike() or have another dtype, and copies
- * the results back. Bit a of `written`: the kernel writes list a. */
+/** Runs a kernel. If a member is not flat_alike() or has another dtype than `taken` returns, the
+ * kernel gets as_taken() of all tensors, and the written copies are then copied to their originals.
+ * Bit a of `written`: the kernel writes list a. Errors: TS_ERR_MEMORY, and those of the copies and
+ * of the kernel. */
 static ts_status run_on_dense_copies(ts_frame *f, uint32_t written, ts_kernel kernel,
                                      taken_fn taken)
 {
@@ -211,8 +213,9 @@ static ts_status run_on_dense_copies(ts_frame *f, uint32_t written, ts_kernel ke
 }
 
 /** Fills t with the members that have the dtypes of member `like`, at most MEMBERS at a time, and
- *  calls launch(t, blocks, stream) for each filled table. args: the arguments that are the LISTS
- *  lists. numbers(t, m, i) fills the remaining fields of entry m for member i of the lists. */
+ *  calls launch(t, blocks, stream) for each filled table. Omits members without elements if
+ *  t.least() is 0. args: the arguments that are the LISTS lists. numbers(t, m, i) fills the
+ *  remaining fields of entry m for member i of the lists. */
 template <class TABLE, int LISTS, class N, class F>
 static ts_status over_members(ts_frame *f, TABLE &t, const int (&args)[LISTS], int64_t like,
                               N &&numbers, F &&launch)

@@ -33,9 +33,9 @@ template <class A> __device__ __forceinline__ A smaller(A a, A b)
         return a < b ? a : b;
 }
 
-/** Sets n to the floor of a / b if b is finite and the quotient is below 2^22; else returns false.
- * The rounded quotient may be on the wrong side of an integer; the sign of a - n b, which fmaf()
- * rounds once, shows it. */
+/** Sets n to the floor of a / b if b is finite and the quotient's magnitude is below 2^22; else
+ * returns false. The rounded quotient may be on the wrong side of an integer; the sign of a - n b,
+ * which fmaf() rounds once, shows it. */
 __device__ __forceinline__ bool whole_quotient(float a, float b, float &n)
 {
     float q = a / b;
@@ -80,7 +80,7 @@ template <class A> __device__ __forceinline__ A floor_of(A a, A b)
         if (b == 0)
             return a / b;
         A r = fmod(a, b), q = (a - r) / b;
-        if (r != 0 && (b < 0) != (r < 0)) /* not b + r above: b may be infinite */
+        if (r != 0 && (b < 0) != (r < 0)) /* adjusts q, not r: b may be infinite */
             q -= 1;
         return q == 0 ? copysign((A)0, a / b) : rint(q);
     } else {

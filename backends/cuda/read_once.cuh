@@ -1,5 +1,5 @@
 /** @file read_once.cuh  L2 cache hints for data that a kernel reads once; kernels over rows
- * (rows.cuh), pointwise kernels (loops.cuh) and fused groups use them. */
+ * (rows.cuh, row_stream.cuh), pointwise kernels (loops.cuh) and fused groups use them. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_READ_ONCE_CUH
 #define TS_CUDA_READ_ONCE_CUH

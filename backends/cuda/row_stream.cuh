@@ -3,14 +3,15 @@
  * they compute.
  *
  * A row of n elements is divided among the blocks of a cluster, one segment of whole vectors each.
- * Segments have n / CLUSTER elements; in an odd_stream the last ones may be shorter. A segment is
- * divided among the block's warps, which own contiguous ranges of vectors.
+ * Segments have n / CLUSTER elements; in an odd_stream the number is rounded up to whole vectors,
+ * and the last segments may be shorter. A segment is divided among the block's warps, which own
+ * contiguous ranges of vectors.
  *
  * Each warp uses the copy engine (TMA) to load its part of the next rows into its own ring in
- * shared memory. Each warp sends two numbers per row to all warps of the row, such as a sum and a
- * largest element. The order in which they are combined depends only on the row's length and its
- * division. Rows of an odd_stream may have any length and address (shifted.cuh). For sm_90 and
- * later.
+ * shared memory. If a row has several warps, each sends two numbers per row to all of them, such as
+ * a sum and a largest element. The order in which they are combined depends only on the row's
+ * length and its division. Rows of an odd_stream may have any length and address (shifted.cuh). For
+ * sm_90 and later.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ROW_STREAM_CUH
@@ -104,8 +105,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
     /** True if this thread's vector j has elements of the row. */
     __device__ __forceinline__ bool inside(int j) const { return S::full || lane() + j * 32 < own; }
     /** False only if no thread of the warp has a vector j. Tests each vector of shifted rows,
-     * because such a vector takes many instructions. In other rows, it does not test the first half
-     * of the vectors, which most rows have. */
+     * because such a vector takes many instructions. In other rows, it does not test vectors 0 to
+     * vecs / 2, which most rows have. */
     __device__ __forceinline__ bool used(int j) const
     {
         if (S::shifted)

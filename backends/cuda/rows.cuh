@@ -193,7 +193,8 @@ __device__ __forceinline__ float2 combine(int width, const float2 (&own)[EACH], 
 
 /** Combines a row's two numbers from those of its threads by combine(). `own`: this thread's
  * numbers. `count`: number of the row's n elements that this thread has. `memory`: from
- * row_memory(). f.none(): the two numbers of an empty part. Every thread of the block must call. */
+ * row_memory(). f.none(): the two numbers of an empty part. Every thread of the block must call; a
+ * second call with the same memory needs a barrier before it. */
 template <class S, int V, class F>
 __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, const F &f,
                                               float2 *memory)

@@ -188,7 +188,7 @@ static __global__ void arrivals_kernel(const T *p, double *times, int64_t all, t
     }
 }
 
-/** An arrival in the race. If times are equal the lower category is first. */
+/** The arrival time of a category. Of equal times, that of the lower category is first. */
 struct arrival {
     double time;
     int64_t category;
@@ -213,10 +213,10 @@ struct arrival {
 };
 
 /**
- * Sampling without replacement: the `draws` earliest arrivals of a row, in order. A thread keeps
- * the earliest of its categories that has not won; after that category wins, the warp finds the
- * thread's next one. A block computes one row. Draws for which no finite time is left are reported
- * and are 0.
+ * Sampling without replacement: the `draws` earliest arrivals of a row, in order; each wins one
+ * draw. A thread keeps the earliest of its categories that has not won; after that category wins,
+ * the warp finds the thread's next one. A block computes one row. Draws for which no finite time is
+ * left are reported and are 0.
  */
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
     race_kernel(const double *times, int64_t *y, int64_t n, int64_t draws, reporter out)

@@ -40,8 +40,8 @@ __device__ __forceinline__ vec<T, vec16<T>> joined(const uint4 &low, const uint4
     return from_word<vec<T, vec16<T>>>(make_uint4(w[0], w[1], w[2], w[3]));
 }
 
-/** The vector at column c of a line of n adjacent elements, which may begin at any address; `fill`
- * outside the line. */
+/** The vector at column c, a multiple of vec16<T>, of a line of n adjacent elements, which may
+ * begin at any address; `fill` outside the line. */
 template <class T>
 __device__ __forceinline__ vec<T, vec16<T>> load_shifted(const T *line, int64_t c, int64_t n,
                                                          T fill)
@@ -65,7 +65,7 @@ __device__ __forceinline__ vec<T, vec16<T>> load_shifted(const T *line, int64_t 
  * Stores a warp's n adjacent elements at any address. The lane with the vector x at element i calls
  * with i = (j * 32 + lane) * vec16<T>; all lanes call, for j = 0, 1, ... `carried` keeps lane 31's
  * vector for lane 0's next call. A lane stores the word with the start of its vector and the end of
- * the previous vector. Words with other elements are stored element by element.
+ * the previous vector. A word of which only a part is the warp's is stored element by element.
  */
 template <class T>
 __device__ __forceinline__ void store_shifted(T *to, int i, int n, const vec<T, vec16<T>> &x,

@@ -1,5 +1,5 @@
-/** @file softmax_exp.cuh  Exponentials relative to a row's largest value m, for softmax_rows.cuh,
- * exponentials.cuh and fused groups (fuse/group_rows.cuh). */
+/** @file softmax_exp.cuh  Exponentials relative to a row's largest value m, for softmax,
+ * log-sum-exp, losses and fused groups (fuse/group_rows.cuh). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_SOFTMAX_EXP_CUH
 #define TS_CUDA_SOFTMAX_EXP_CUH

@@ -68,7 +68,7 @@ template <class T> struct joined_exps : plain_parts {
     __device__ __forceinline__ float join(float a, float b) const { return fmaxf(a, b); }
     __device__ __forceinline__ float adjust(float2 own, float top, float, float) const
     {
-        /* if the largest is -Inf, all elements are -Inf or NaN: own.y is 0, or NaN if one is NaN */
+        /* if the part's largest is -Inf, its elements are -Inf or NaN: own.y is 0 or NaN */
         return own.x == -INFINITY ? own.y : own.y * exp_from<T>(top)(own.x);
     }
 };
@@ -134,7 +134,8 @@ template <class T, int VECS> __device__ __forceinline__ float largest(const vec<
 
 /**
  * softmax_kernel() for long rows of bf16 and f16, whose exponentials in f32 would take the
- * registers of a second resident block: keeps the row packed and computes each exponential twice.
+ * registers of a second resident block: keeps the row packed and, without LOG, computes each
+ * exponential twice.
  */
 template <class T, class S, bool LOG>
 __global__ void __launch_bounds__(S::most, 1024 / S::most)
@@ -344,9 +345,9 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 /**
  * Tables of the kernels. A block waits only for the loads of its row, and other blocks of the
  * multiprocessor run meanwhile, so these kernels are faster than row_stream.cuh as long as the
- * registers of a block hold a row (docs/decisions.md, "A row in registers has a block of its own").
- * For short rows with a short formula (the gradient without LOG), many threads with one vector per
- * input are fastest.
+ * registers of a block hold a row (docs/decisions.md, "A row in registers has a block of its own");
+ * softmax_rows() has one exception. For short rows with a short formula (the gradient without LOG),
+ * many threads with one vector per input are fastest.
  */
 template <class... E>
 using softmax_forward_table = aligned_rows<up_to<1536, row_fit<4>>, up_to<288, row_fit<3>>,

@@ -1,5 +1,5 @@
-/** @file sort.cuh  A stable sort of pairs of a key and a position, by key (sort_by()), for sums by
- * key (grouped.cuh) and permutations (sampling.cuh). Pairs with equal keys keep their order, so the
+/** @file sort.cuh  A stable sort of pairs of a key and a position, by key, for sums by key
+ * (grouped.cuh) and permutations (sampling.cuh). Pairs with equal keys keep their order, so the
  * result does not depend on scheduling. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_SORT_CUH
@@ -47,9 +47,9 @@ static __global__ void pairs_of_kernel(const __grid_constant__ F pair, I n, I *k
 
 /**
  * Sorts n <= RANK_MOST pairs in one launch. Each block holds all keys in shared memory. For each
- * pair, a warp counts the keys before it, which is the pair's rank in the sorted order. The items
- * that warps process are the n pairs and then `bound` possible keys: for key r, first[r] is set to
- * the number of keys below r.
+ * pair, a warp counts the pairs that sort before it: this count is the pair's place in the order.
+ * The items that warps process are the n pairs and then `bound` possible keys: for key r, first[r]
+ * is set to the number of keys below r.
  */
 template <class F>
 static __global__ void __launch_bounds__(RANK_THREADS)
@@ -95,9 +95,9 @@ static __global__ void __launch_bounds__(RANK_THREADS)
 /**
  * Sorts the pairs (pair(k, position), position), k < s.n, whose keys are at most `largest`. The
  * functor `pair` returns the key and sets the position. The result is in s.keys[s.now] and
- * s.positions[s.now]. If first is not NULL and pairs and keys are few (RANK_MOST), also sets
- * first[r] to the number of keys below r, for r < largest, and sets *counted to true; else to
- * false.
+ * s.positions[s.now]. If I is uint32_t, first is not NULL, s.n <= RANK_MOST and largest <=
+ * 2 * RANK_MOST, also sets first[r] to the number of keys below r, for r < largest, and sets
+ * *counted to true; else to false.
  */
 template <class I, class F>
 cudaError_t sort_by(sorter<I> &s, const F &pair, uint64_t largest, I *first, bool *counted,

@@ -1,8 +1,8 @@
 /**
  * @file transpose.cuh  Copies whose source is contiguous along another dim than the destination,
  * without conversion; copy.cu calls transpose_copy(). The kernels transpose tiles in shared memory,
- * so that both sides are accessed in whole cache lines. A tile has 64 x 64 elements, or 128 x 128
- * for elements of 1 byte that are copied as words. Each element is read and written once.
+ * so that adjacent threads access adjacent elements of both sides. A tile has 64 x 64 elements, or
+ * 128 x 128 for elements of 1 byte that are copied as words. Each element is read and written once.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_TRANSPOSE_CUH
@@ -24,7 +24,7 @@ struct transposition {
     uint32_t a, b; /* sizes of dims a and b */
     int64_t to_step, from_step; /* stride of b in the destination, of a in the source */
     split<uint32_t> across_a, across_b; /* number of tiles along a and along b */
-    bool a_first; /* blocks are numbered along dim a first, because it has fewer tiles than dim b;
+    bool a_first; /* true: blocks are numbered along dim a first, because it has fewer tiles than b;
                      tiles that share cache lines then run at about the same time */
     walk<uint32_t, 2> rest;             /* the other dims */
 
@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(TRANSPOSE_THREADS)
     }
 }
 
-/* Elements of 1 and 2 bytes are copied as 4-byte words of P elements: a thread loads P words, one
- * from each of P consecutive indices along a, transposes the P x P elements in registers, and gets
- * P words of the destination. */
+/* If addresses, sizes and strides are multiples of 4 bytes, elements of 1 and 2 bytes are copied as
+ * 4-byte words of P elements: a thread loads P words, one from each of P consecutive indices along
+ * a, transposes the P x P elements in registers, and gets P words of the destination. */
 
 /** Transposes 2 x 2 elements of 2 bytes, or 4 x 4 elements of 1 byte. */
 template <int P> __device__ __forceinline__ void transpose_words(uint32_t (&w)[P])
