@@ -105,7 +105,8 @@ inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *sel
 {
     int64_t sizes[TS_MAX_DIMS], steps[3][TS_MAX_DIMS];
     int64_t bound = ts_ndim(self) ? ts_size(self, dim) : 1;
-    bool alone = ts_ndim(index) < 2 && ts_ndim(self) > 1; /* one line of indices for all */
+    /* one line of indices for all; a 0-dim index is a line of one */
+    bool alone = ts_ndim(index) < 2 && ts_ndim(index) < ts_ndim(self);
     if (!ts_numel(index) || !ts_numel(self))
         return;
     const ts_tensor *shape = alone ? src : index;

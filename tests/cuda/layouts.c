@@ -462,3 +462,15 @@ TS_TEST(sums_of_many_short_lines_equal_those_of_the_CPU, .loop = DTYPES - 1, .ti
                      ts_scatter_add(x, dim, index, y), 0, 0, "scatter_add", dtype);
     }
 }
+
+TS_TEST(an_index_without_dims_selects_one_element_of_a_vector)
+{
+    GPU(device);
+    TS_SCOPE;
+    const int64_t sizes[] = {300}, one[] = {1};
+    ts_tensor *x = ts_normal(sizes, 1, 0, 9, TS_F32), *y = ts_normal(one, 1, 0, 9, TS_F32),
+              *index = ts_full(NULL, 0, ts_scalar_int(7), TS_I64);
+    assert_alike(ts_index_add(ts_to_device(x, device), 0, ts_to_device(index, device),
+                              ts_to_device(y, device)),
+                 ts_index_add(x, 0, index, y), 0, 0, "index_add", TS_F32);
+}
