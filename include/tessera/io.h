@@ -191,8 +191,8 @@ TS_API ts_tensor *ts_idx_load(const char *path);
  * @param classes  1 to 256; each label must be below it (TS_ERR_FORMAT)
  * @param images, labels  receive the training set, (N, H, W) u8 and (N) i64, N >= 1
  * @param test_images, test_labels  receive the test set, (M, H, W) u8 and (M) i64, M >= 1
- * Errors as ts_idx_load(), and TS_ERR_VALUE (classes); TS_ERR_FORMAT if a set has not one label per
- * image, or if the images of the two sets have different sizes.
+ * Errors as ts_idx_load(), and TS_ERR_VALUE (classes); TS_ERR_FORMAT if a set is empty or has not
+ * one label per image, or if the images of the two sets have different sizes.
  */
 TS_API ts_status ts_mnist_load(const char *dir, int classes, ts_tensor **images, ts_tensor **labels,
                                ts_tensor **test_images, ts_tensor **test_labels);

@@ -31,7 +31,7 @@ typedef struct ts_prof_opts {
     bool trace;         /**< also record each single call, in 64 bytes of memory per call, up to
                              256 MiB for all threads; further calls are counted as lost */
     bool memory;        /**< also record when the memory of tensors is allocated and freed, except
-                             of CPU tensors of at most 1 KiB */
+                             for CPU tensors of at most 1 KiB */
     bool ranges;        /**< also mark scopes and steps as ranges for external tools (NVTX, NVIDIA
                              Tools Extension), if a loaded backend has profile_range() */
     bool detail;        /**< divide the time of a backend's row into shape rule, allocation, casts

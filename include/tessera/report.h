@@ -102,8 +102,9 @@ TS_API ts_csv *ts_csv_create(const char *path, const char *const *columns, int n
 /**
  * Opens a log to continue after step `last_step`; the first column has the step of each row.
  * Removes the first row with a step above last_step and all rows after it, and an incomplete last
- * line. The resumed log has the same bytes as one that was never interrupted. A missing or empty
- * file is created. The function checks the rows that it keeps before it changes the file.
+ * line. The resumed log has the same bytes as one that was never interrupted. If the file is
+ * missing, empty or ends within the header, the log begins anew. The function checks the rows that
+ * it keeps before it changes the file.
  * @return as ts_csv_create(); also NULL with TS_ERR_FORMAT if the header differs, or if a kept
  *         row or the first removed row has another number of cells or no integer in its first cell
  */
