@@ -113,7 +113,8 @@ TS_API ts_csv *ts_csv_resume(const char *path, const char *const *columns, int n
 /**
  * Appends a row, with one write() unless the system writes less. Numbers have nine significant
  * digits, which restore every f32; whole numbers below 2^53 are written in full, and NaN is an
- * empty cell. If the write fails (a full disk), the part of the row that was written is removed.
+ * empty cell. If the write fails (a full disk), the part of the row that was written is removed, if
+ * the system allows that.
  * @param values    ncolumns numbers
  * @param ncolumns  as in ts_csv_create(), else TS_ERR_VALUE
  * Errors: also TS_ERR_IO, TS_ERR_NULL, TS_ERR_MEMORY.
@@ -162,7 +163,8 @@ TS_API ts_chart *ts_chart_new(const ts_chart_opts *opts);
 TS_API ts_status ts_chart_line(ts_chart *chart, const char *name, const double *x,
                                const double *y, int64_t n, const ts_line_opts *opts);
 /**
- * Adds a line from two columns of a CSV file, such as a ts_csv log; empty cells are gaps.
+ * Adds a line from two columns of a CSV file, such as a ts_csv log; empty cells are gaps. Ignores a
+ * last row without a line end, which a program may still be writing.
  * Errors: as ts_chart_line(); TS_ERR_IO; TS_ERR_FORMAT if a column is missing or a cell is not a
  * number.
  */
