@@ -105,7 +105,7 @@ TS_API void ts_autocast_clear_cache(void);
 typedef enum ts_autocast_policy {
     TS_AUTOCAST_LOWER,  /**< cast to the region's dtype */
     TS_AUTOCAST_F32,    /**< cast to f32, unless the caller gives a dtype */
-    TS_AUTOCAST_WIDEST, /**< cast to the dtype to which theirs promote, without f64 ones */
+    TS_AUTOCAST_WIDEST, /**< cast to the promoted dtype of these arguments, f64 excluded */
     TS_AUTOCAST_KEEP    /**< not cast; the ops that a composite calls are not cast either */
 } ts_autocast_policy;
 /**

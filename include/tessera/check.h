@@ -10,8 +10,9 @@
  *         TS_TRY(TS_CHECK_VALUE(n, n <= s->unused, "at most the number of unused entries"));
  *
  * A check is an expression of type ts_status. Its message names the function that contains the
- * check, without a leading "ts_", and the argument as written in the check (of a number, a list or
- * options, the part after the last dot): "scores_add: argument 'name': expected a name, got NULL".
+ * check, without a leading "ts_", and the argument as written in the check: "scores_add: argument
+ * 'name': expected a name, got NULL". For a number, name, list or options, the message has only the
+ * part of the argument after the last dot.
  *
  * A NULL object or tensor is usually the result of a failed call: the check returns the recorded
  * failure, or a new TS_ERR_NULL if none is recorded. For NULL strings, arrays, callbacks and result

@@ -126,7 +126,8 @@ TS_API ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *input
  * There are no replays if the function reads a value, keeps a tensor that is not an output, returns
  * a tensor with a history or sets the generator's state, or if a user's layer, anomaly mode or a
  * profile sees its calls; ts_explain() says which. If a guard fails, the call runs the function; if
- * that call equals the earlier ones, the next call is replayed again.
+ * that call equals the earlier ones, the next call is replayed again. After four calls that differ
+ * from the replay although its guards hold, there are no more replays.
  */
 
 /**

@@ -45,7 +45,8 @@ typedef struct ts_progress_opts {
 } ts_progress_opts;
 
 /**
- * Makes a progress line. Obeys NO_COLOR, TERM=dumb, COLUMNS and the terminal's width.
+ * Makes a progress line. It has no colours if NO_COLOR is set. Its width is the terminal's, or
+ * COLUMNS if that is unknown.
  * @param total_steps  steps of the whole run, including those before start_step; 0: unknown, so
  *                     the line has neither bar nor ETA
  * @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY
