@@ -10,15 +10,17 @@
  * tensors use ts_retain() and ts_release().
  *
  * Errors: a failed call returns NULL or a status other than TS_OK, and writes code and message to
- * the calling thread's error record. A call that gets the NULL of a failed call fails too, with the
- * code of that first failure (the root failure), and leaves the record unchanged. A program may
- * also read a size, count, stride, dtype or device of that NULL, or get -1 from ts_size(), and pass
- * the value on. From then on, each call that fails returns the root failure's code and leaves the
- * record unchanged, until the program reads the message, or prints or clears the record.
+ * the calling thread's error record. A call that requires an object and gets the NULL of a failed
+ * call fails too, with the code of that first failure (the root failure), and leaves the record
+ * unchanged. A program may also read a size, count, stride, dtype or device of that NULL, or get -1
+ * from ts_size(), and pass the value on. From then on, each call that fails returns the root
+ * failure's code and leaves the record unchanged, until the program reads the message, or prints or
+ * clears the record.
  *
  * Unless a comment says otherwise, a required argument that is NULL is TS_ERR_NULL, and a released
- * tensor is TS_ERR_STATE, also where the comment does not list these errors. A released tensor is
- * detected until its header is reused; TS_DEBUG=scopes delays the reuse.
+ * tensor is TS_ERR_STATE, also where the comment does not list these errors. A NULL-safe function
+ * does nothing for NULL, without an error. A released tensor is detected until its header is
+ * reused; TS_DEBUG=scopes delays the reuse.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CORE_H

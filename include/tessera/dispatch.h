@@ -270,7 +270,8 @@ TS_API int ts_op_count(void);
 /**
  * Registers an op. Its kernels may be registered earlier, by name.
  * @param schema  "ns.name(Tensor a, Scalar b) -> Tensor"; a name has 1 to 47 letters, digits, '_'
- *                and '.', and does not begin with a digit
+ *                and '.', and does not begin with a digit; names of arguments have at most 23
+ *                characters
  * @param op      receives the number; may be NULL
  * Errors: TS_ERR_FORMAT for a malformed schema; TS_ERR_REGISTRY for a registered name (the message
  * has both call sites), a kernel that was registered for another schema, or a full registry;
