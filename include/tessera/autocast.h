@@ -57,8 +57,8 @@ TS_API ts_status ts_autocast_enter(ts_autocast_region *region, ts_device device,
 TS_API ts_status ts_autocast_enter_ex(ts_autocast_region *region, ts_device device, ts_dtype dtype,
                                       const ts_autocast_opts *opts);
 /**
- * Closes the innermost region and restores the state before it. If `region` is not the innermost of
- * the calling thread, TS_ERR_STATE, and nothing changes. TS_ERR_NULL.
+ * Closes the innermost region and restores the state before it. Errors, after which nothing has
+ * changed: TS_ERR_STATE if `region` is not the calling thread's innermost region, TS_ERR_NULL.
  */
 TS_API ts_status ts_autocast_exit(ts_autocast_region *region);
 
@@ -105,7 +105,7 @@ TS_API void ts_autocast_clear_cache(void);
 typedef enum ts_autocast_policy {
     TS_AUTOCAST_LOWER,  /**< cast to the region's dtype */
     TS_AUTOCAST_F32,    /**< cast to f32, unless the caller gives a dtype */
-    TS_AUTOCAST_WIDEST, /**< cast to the widest dtype among them */
+    TS_AUTOCAST_WIDEST, /**< cast to the promoted dtype of these arguments, f64 excluded */
     TS_AUTOCAST_KEEP    /**< not cast; the ops that a composite calls are not cast either */
 } ts_autocast_policy;
 /**

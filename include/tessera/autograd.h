@@ -202,7 +202,8 @@ typedef struct ts_function {
  * dirty input exactly once, or marked it constant), TS_ERR_STATE (a released tensor, or a scope
  * that forward did not leave), TS_ERR_VALUE (fn->size, n, m), TS_ERR_MEMORY. ts_backward() returns
  * those of the function's backward, TS_ERR_NULL (a gradient is missing), TS_ERR_SHAPE,
- * TS_ERR_DTYPE, TS_ERR_DEVICE.
+ * TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_STATE (a released gradient, or a scope that backward did not
+ * leave).
  */
 TS_API ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *inputs,
                                    int n, ts_tensor **outputs, int m);
@@ -216,9 +217,9 @@ TS_API bool ts_function_needs(const ts_function_call *call, int i);
  * TS_ERR_MEMORY.
  */
 TS_API ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n);
-/** For backward: saved tensor i in the order of saving, borrowed. NULL with TS_ERR_AUTOGRAD if the
- *  tensor was written after saving, or with TS_ERR_INDEX if there is no tensor i or no backward
- *  runs. */
+/** For backward: saved tensor i in the order of saving, borrowed; TS_NONE if that was saved. NULL
+ *  with TS_ERR_AUTOGRAD if the tensor was written after saving, with TS_ERR_INDEX if there is no
+ *  tensor i or no backward of this application runs, or with an error of ts_recompute(). */
 TS_API ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i);
 /** For forward: declares that output k does not require grad. Integer and bool outputs never do.
  *  TS_ERR_INDEX if there is no output k. */

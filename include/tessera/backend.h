@@ -311,14 +311,15 @@ typedef const ts_backend *(*ts_backend_entry_fn)(void);
 
 /**
  * Loads a shared library and its backend in one transaction: if any part fails (install included),
- * the registry is unchanged. The library stays loaded until the process ends.
+ * the registry is unchanged and the library is closed. Otherwise the library stays loaded until the
+ * process ends.
  * @param path  as for dlopen(): a file if it contains a slash, else a name that the linker searches
  * @param key   receives the backend's key, which is ts_device.backend of its devices; may be NULL
  *
  * Errors: TS_ERR_NULL (path), TS_ERR_IO (cannot be opened), TS_ERR_FORMAT (no such symbol, another
- * ABI, a required slot is NULL), TS_ERR_VALUE (an invalid name), TS_ERR_REGISTRY (loaded already,
- * name taken, no key free, a kernel written for another schema or for an op that does not exist),
- * TS_ERR_MEMORY, and those of install and set_deterministic. Each message names the file.
+ * ABI, a required function is NULL), TS_ERR_VALUE (an invalid name), TS_ERR_REGISTRY (loaded
+ * already, name taken, no key free, a kernel written for another schema or for an op that does not
+ * exist), TS_ERR_MEMORY, and those of install and set_deterministic. Each message names the file.
  */
 TS_API ts_status ts_backend_load(const char *path, ts_key *key);
 /** Loads a backend that is part of the program, as ts_backend_load(). *backend must stay valid

@@ -11,7 +11,8 @@
  *
  * A check is an expression of type ts_status. Its message names the function that contains the
  * check, without a leading "ts_", and the argument as written in the check: "scores_add: argument
- * 'name': expected a name, got NULL".
+ * 'name': expected a name, got NULL". For a number, name, list or options, the message has only the
+ * part of the argument after the last dot.
  *
  * A NULL object or tensor is usually the result of a failed call: the check returns the recorded
  * failure, or a new TS_ERR_NULL if none is recorded. For NULL strings, arrays, callbacks and result

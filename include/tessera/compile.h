@@ -18,7 +18,7 @@
  * for a plan, makes one if there is none, and runs the recording by the plan.
  *
  * On the CPU a plan may be too small to repay its recording; for some plans the library times calls
- * with and without the plan. If a plan does not gain, most later calls run eagerly, without a
+ * with and without the plan. If a plan saves no time, most later calls run eagerly, without a
  * recording, and ts_explain() says so. With fullgraph, graph or replay, every call is recorded or
  * replayed.
  *
@@ -95,10 +95,11 @@ TS_API void ts_compiled_free(ts_compiled *compiled);
  * are also made; full, the default: all stages.
  * @param inputs   ninputs tensors, passed to fn; TS_NONE is an error
  * @param outputs  receives noutputs tensors in the innermost scope; fn may return TS_NONE. NULL
- *                 after an error. Inputs and outputs may be in one array
+ *                 after an error. The arrays inputs and outputs may overlap
  *
  * Errors: those of fn and of the recorded calls, with their call sites; those of
- * ts_compile_opts.fullgraph; TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_MEMORY.
+ * ts_compile_opts.fullgraph; TS_ERR_STATE if fn left a scope open; TS_ERR_NULL, TS_ERR_VALUE,
+ * TS_ERR_MEMORY.
  */
 TS_API ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int ninputs,
                                   ts_tensor **outputs, int noutputs);
@@ -125,7 +126,8 @@ TS_API ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *input
  * There are no replays if the function reads a value, keeps a tensor that is not an output, returns
  * a tensor with a history or sets the generator's state, or if a user's layer, anomaly mode or a
  * profile sees its calls; ts_explain() says which. If a guard fails, the call runs the function; if
- * that call equals the earlier ones, the next call is replayed again.
+ * that call equals the earlier ones, the next call is replayed again. After four calls that differ
+ * from the replay although its guards hold, there are no more replays.
  */
 
 /**

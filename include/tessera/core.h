@@ -10,14 +10,17 @@
  * tensors use ts_retain() and ts_release().
  *
  * Errors: a failed call returns NULL or a status other than TS_OK, and writes code and message to
- * the calling thread's error record. A call that gets the NULL of a failed call fails too, with the
- * code of that first failure (the root failure), and leaves the record unchanged. A program may
- * also read a size, count or dtype of that NULL and pass the number on. From then on, each call
- * that fails returns the root failure's code and leaves the record unchanged, until the program
- * reads the message, or prints or clears the record. Unless a comment says otherwise, a required
- * argument that is NULL is TS_ERR_NULL, and a released tensor is TS_ERR_STATE, also where the
- * comment does not list these errors. A released tensor is detected until its header is reused;
- * TS_DEBUG=scopes delays the reuse.
+ * the calling thread's error record. A call that requires an object and gets the NULL of a failed
+ * call fails too, with the code of that first failure (the root failure), and leaves the record
+ * unchanged. A program may also read a size, count, stride, dtype or device of that NULL, or get -1
+ * from ts_size(), and pass the value on. From then on, each call that fails returns the root
+ * failure's code and leaves the record unchanged, until the program reads the message, or prints or
+ * clears the record.
+ *
+ * Unless a comment says otherwise, a required argument that is NULL is TS_ERR_NULL, and a released
+ * tensor is TS_ERR_STATE, also where the comment does not list these errors. A NULL-safe function
+ * does nothing for NULL, without an error. A released tensor is detected until its header is
+ * reused; TS_DEBUG=scopes delays the reuse.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CORE_H
@@ -91,8 +94,8 @@ TS_API void ts_error_print(void);
  * message is cut to 1,199 bytes and escaped as by ts_escape_text() (program.h), except line feeds
  * and tabs.
  * @return status, so that a function can `return ts_error_set(TS_ERR_VALUE, "...", ...)`;
- *         TS_ERR_INTERNAL if status is TS_OK; the root failure's code if that failure stays,
- *         because the program read a size, count or dtype of its NULL (see the top of this file)
+ *         TS_ERR_INTERNAL if status is TS_OK; the code of an earlier root failure if the record
+ *         keeps that failure (see the top of this file)
  */
 TS_API ts_status ts_error_set(ts_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -103,8 +106,8 @@ TS_API ts_status ts_error_set_hint(ts_status status, const char *hint, const cha
  *  an earlier call appended one. Returns the recorded code. Changes nothing if place is NULL or no
  *  failure is recorded. ts_forward() appends the path of the innermost module. */
 TS_API ts_status ts_error_within(const char *place);
-/** Records that allocating `bytes` bytes of host memory for `what` ("a tensor") failed. Returns
- *  TS_ERR_MEMORY. */
+/** Records that allocating `bytes` bytes of host memory for `what` ("a tensor") failed. Returns as
+ *  ts_error_set(TS_ERR_MEMORY, ...). */
 TS_API ts_status ts_error_memory(const char *what, int64_t bytes)
     __attribute__((cold, noinline));
 
@@ -310,9 +313,10 @@ TS_API extern ts_tensor *const ts_none;
 
 /* If t is NULL, the functions from ts_ndim() to ts_data_mut() return 0, NULL, false, TS_DTYPE_NONE
  * or the CPU and record no error; ts_size() returns -1, with TS_ERR_NULL unless a failure is
- * recorded already. The recorded failure then stays, also if the number makes another call fail.
- * For TS_NONE and a released tensor, ts_version() is 0 and ts_data() and
- * ts_data_mut() are NULL; the results of the others have no meaning. */
+ * recorded already. After a call of ts_ndim() to ts_device_of() with NULL, and whenever ts_size()
+ * returns -1, the recorded failure stays, even if the returned value makes another call fail. For
+ * TS_NONE and a released tensor, ts_version() is 0 and ts_data() and ts_data_mut() are NULL; the
+ * results of the others have no meaning. */
 
 /** Number of dims; 0 for a scalar tensor. */
 TS_API int ts_ndim(const ts_tensor *t);
@@ -451,9 +455,9 @@ typedef struct ts_memory_stats {
     uint64_t system_allocs; /**< calls to the system allocator so far */
 } ts_memory_stats;
 
-/** Statistics of the host allocator over all threads. A slab of small blocks (64 KiB) counts as in
- *  use as a whole. With the environment variable TS_ALLOC=system there are no pools: `reserved`
- *  is 0. For a device: ts_device_memory_stats(). */
+/** Statistics of the host allocator over all threads. The allocator takes small blocks from larger
+ *  ones of 64 KiB, each of which counts as in use as a whole. With the environment variable
+ *  TS_ALLOC=system there are no pools: `reserved` is 0. For a device: ts_device_memory_stats(). */
 TS_API ts_memory_stats ts_memory_get_stats(void);
 /** Resets the peak to the bytes in use now. For a device: ts_device_memory_reset_peak(). */
 TS_API void ts_memory_reset_peak(void);

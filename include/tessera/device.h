@@ -81,7 +81,8 @@ TS_API ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *e
 /**
  * Tells the device's allocator that work on the calling thread's current stream uses t, which was
  * made on another stream. When t is freed, the allocator does not reuse t's memory until that work
- * is done. Errors: TS_ERR_NULL, TS_ERR_STATE for a released tensor, and those of the backend.
+ * is done. Errors: TS_ERR_NULL, TS_ERR_STATE for a released tensor, those of the backend, and those
+ * of recorded calls (compile.h) that compute t.
  */
 TS_API ts_status ts_record_stream(ts_tensor *t);
 

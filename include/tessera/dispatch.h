@@ -3,10 +3,10 @@
  * The dispatcher: keys, values, frames, registration, redispatch, timers.
  *
  * A key is the number of a layer or a backend. A tensor has a set of keys, and a thread adds keys.
- * A call passes one frame through the layers of its key set, from the highest key to the lowest.
- * Each layer does its work and calls ts_redispatch(), which excludes the layer's key and calls the
- * next slot. The lowest slot is a backend's kernel. Bit i of the key set selects slot i of the op's
- * table.
+ * An op has a table with one slot, a kernel, per key: bit i of a key set selects slot i. A call
+ * passes one frame through the slots of its key set, from the highest key to the lowest. A layer
+ * does its work and calls ts_redispatch(), which excludes the layer's key and calls the next slot.
+ * The lowest slot is a backend's kernel.
  *
  * A composite computes an op by calls of other ops, on backends without a kernel for the op. A
  * fallback is a key's kernel for all ops that have no other kernel for the key.
@@ -270,7 +270,8 @@ TS_API int ts_op_count(void);
 /**
  * Registers an op. Its kernels may be registered earlier, by name.
  * @param schema  "ns.name(Tensor a, Scalar b) -> Tensor"; a name has 1 to 47 letters, digits, '_'
- *                and '.', and does not begin with a digit
+ *                and '.', and does not begin with a digit; names of arguments have at most 23
+ *                characters
  * @param op      receives the number; may be NULL
  * Errors: TS_ERR_FORMAT for a malformed schema; TS_ERR_REGISTRY for a registered name (the message
  * has both call sites), a kernel that was registered for another schema, or a full registry;

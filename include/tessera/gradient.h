@@ -93,8 +93,8 @@ TS_API ts_status ts_rule_give(ts_vjp_call *call, int i, ts_tensor *grad);
 /** Sets the gradient of member k of list argument i, as ts_rule_give(). */
 TS_API ts_status ts_rule_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);
 /** Undoes broadcasting: returns g summed to the sizes of argument i, in g's dtype; returns g itself
- *  if argument i is not a tensor. ts_rule_give() casts the sum to the argument's dtype. NULL-safe.
- *  Errors: those of ts_sum_to_size(). */
+ *  if argument i is not a tensor. ts_rule_give() casts the sum to the argument's dtype. If g is
+ *  NULL, returns NULL without an error. Errors: those of ts_sum_to_size(). */
 TS_API ts_tensor *ts_rule_reduce_to(ts_vjp_call *call, int i, ts_tensor *g);
 
 TS_END_DECLS

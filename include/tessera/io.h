@@ -92,11 +92,12 @@ TS_API ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *
  * @param names    n <= 1,000,000 distinct names in UTF-8 of at most 1,024 bytes, none
  *                 "__metadata__"
  * @param tensors  n tensors, borrowed
- * @param keys, values  nmetadata <= 1,000,000 texts in UTF-8; may be NULL if nmetadata is 0
+ * @param keys, values  nmetadata <= 1,000,000 texts in UTF-8, keys distinct; may be NULL if
+ *                      nmetadata is 0
  * @return TS_OK once the new file is in place and on disk. After an error the old file is
  *         unchanged, except if the flush of the folder fails, which comes after the rename.
- *         Errors: TS_ERR_VALUE (a name or text), TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_IO,
- *         TS_ERR_MEMORY
+ *         Errors: TS_ERR_VALUE (n, nmetadata, a name or text, a header of more than 100,000,000
+ *         bytes), TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_IO, TS_ERR_MEMORY, and those of the copies
  */
 TS_API ts_status ts_safetensors_save(const char *path, const char *const *names,
                                      ts_tensor *const *tensors, int64_t n, const char *const *keys,
@@ -137,8 +138,8 @@ TS_API const char *ts_npz_name(const ts_npz *npz, int64_t index);
 TS_API ts_tensor *ts_npz_load(const ts_npz *npz, const char *name);
 /** Writes CPU tensors to an uncompressed npz file for numpy.load(). The bytes of the file depend
  *  only on the names, their order, and the tensors' dtypes, sizes and values.
- *  @param names    n distinct names of at most 1,020 printable ASCII characters without blanks, '/'
- *                  and '\\'
+ *  @param names    n distinct names of 1 to 1,020 printable ASCII characters without blanks, '/'
+ *                  and '\\', none "__metadata__"
  *  @param tensors  n tensors, borrowed
  *  @param n        at most 65,534; the file must stay below 4 GB
  *  Errors: those of ts_npy_save() and TS_ERR_VALUE (names, n, size of the file). */
@@ -191,8 +192,8 @@ TS_API ts_tensor *ts_idx_load(const char *path);
  * @param classes  1 to 256; each label must be below it (TS_ERR_FORMAT)
  * @param images, labels  receive the training set, (N, H, W) u8 and (N) i64, N >= 1
  * @param test_images, test_labels  receive the test set, (M, H, W) u8 and (M) i64, M >= 1
- * Errors as ts_idx_load(), and TS_ERR_VALUE (classes); TS_ERR_FORMAT if a set has not one label per
- * image, or if the images of the two sets have different sizes.
+ * Errors as ts_idx_load(), and TS_ERR_VALUE (classes); TS_ERR_FORMAT if a set is empty or has not
+ * one label per image, or if the images of the two sets have different sizes.
  */
 TS_API ts_status ts_mnist_load(const char *dir, int classes, ts_tensor **images, ts_tensor **labels,
                                ts_tensor **test_images, ts_tensor **test_labels);

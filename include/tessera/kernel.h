@@ -59,8 +59,9 @@ TS_API ts_dtype ts_kernel_dtype(const ts_frame *frame);
 TS_API ts_device ts_kernel_device(const ts_frame *frame);
 /** The stream on which the kernel queues work: the thread's current stream of its device. */
 TS_API ts_stream *ts_kernel_stream(const ts_frame *frame);
-/** Address of a tensor's first element in its device's memory, for reading and writing; NULL for an
- *  empty tensor, TS_NONE and NULL. The dispatcher increments the versions of written tensors. */
+/** Address of a tensor's first element in its device's memory, for reading and writing; NULL for a
+ *  tensor that is empty or has no memory, TS_NONE and NULL. The dispatcher increments the versions
+ *  of written tensors. */
 TS_API void *ts_kernel_data(const ts_tensor *t);
 
 /** Operands of a pointwise op: its result and up to five arguments. */
@@ -103,8 +104,9 @@ TS_API double ts_operand_number(const ts_operand *operand);
 typedef struct ts_rows {
     int64_t outer, count, inner;
 } ts_rows;
-/** The rows of the running softmax, norm, loss over classes, arg op, scan or multinomial. Norms and
- *  multinomial work along the last dims: their inner is 1. */
+/** The rows of the running softmax, norm, loss over classes, arg op, scan or multinomial, or of an
+ *  op whose shape rule calls ts_rule_rows(). Norms and multinomial work along the last dims: their
+ *  inner is 1. */
 TS_API ts_rows ts_kernel_rows(const ts_frame *frame);
 /** The dim of the running indexing op, cat or stack; never negative. */
 TS_API int64_t ts_kernel_dim(const ts_frame *frame);

@@ -76,7 +76,7 @@ TS_API ts_status ts_determinism_checker(ts_layer_scope scope, bool on);
  *  up the minimum work (ts_op_cost()) of the thread's calls, backward included. Ops without a cost
  *  formula count as 0. */
 TS_API ts_status ts_work_counter(bool on);
-/** The sum since ts_work_counter(true). */
+/** The calling thread's sum since its last ts_work_counter(true). */
 TS_API ts_work ts_work_counted(void);
 
 TS_END_DECLS

@@ -31,7 +31,7 @@ typedef struct ts_prof_opts {
     bool trace;         /**< also record each single call, in 64 bytes of memory per call, up to
                              256 MiB for all threads; further calls are counted as lost */
     bool memory;        /**< also record when the memory of tensors is allocated and freed, except
-                             of CPU tensors of at most 1 KiB */
+                             for CPU tensors of at most 1 KiB */
     bool ranges;        /**< also mark scopes and steps as ranges for external tools (NVTX, NVIDIA
                              Tools Extension), if a loaded backend has profile_range() */
     bool detail;        /**< divide the time of a backend's row into shape rule, allocation, casts
@@ -150,10 +150,10 @@ typedef struct ts_prof_machine {
 TS_API ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine);
 /**
  * The same for another device: its f64, f32 and bf16 matrix products, a fused chain of f32
- * multiplications and additions, copies of 2 MiB and more (smaller sizes get the bandwidth of
- * 2 MiB), and kernels of one element. Takes about a second. The file is per host, device, driver
- * and TS_CUDA_TF32; a backend without ts_backend.identify has no file. vector_flops is gemm_flops
- * if the device has no fused groups; entry_ns, stamp_ns and record_ns are 0.
+ * multiplications and additions, copies of 2 to 512 MiB (profiles assume the bandwidth of 2 MiB for
+ * smaller ones), and kernels of one element. Takes about a second. The file is per host, device,
+ * driver and TS_CUDA_TF32; a backend without ts_backend.identify has no file. vector_flops is
+ * gemm_flops if the device has no fused groups; entry_ns, stamp_ns and record_ns are 0.
  * Errors: those of ts_prof_calibrate(); TS_ERR_DEVICE for the CPU, META and a device that does not
  * exist; those of the device's operators.
  */

@@ -109,7 +109,7 @@ TS_API bool ts_program_begin(int argc, char **argv, const char *about,
                              const ts_argument *arguments, int n, int *status);
 /**
  * Flushes standard output and returns main()'s result: status, or 1 instead of 0 if output was lost
- * to a full disk or a closed pipe, which it prints to stderr.
+ * (a full disk, a closed pipe). Prints an error line to stderr if output was lost.
  */
 TS_API int ts_program_end(int status);
 

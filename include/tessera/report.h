@@ -45,7 +45,8 @@ typedef struct ts_progress_opts {
 } ts_progress_opts;
 
 /**
- * Makes a progress line. Obeys NO_COLOR, TERM=dumb, COLUMNS and the terminal's width.
+ * Makes a progress line. It has no colours if NO_COLOR is set. Its width is the terminal's, or
+ * COLUMNS if that is unknown.
  * @param total_steps  steps of the whole run, including those before start_step; 0: unknown, so
  *                     the line has neither bar nor ETA
  * @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY
@@ -102,8 +103,9 @@ TS_API ts_csv *ts_csv_create(const char *path, const char *const *columns, int n
 /**
  * Opens a log to continue after step `last_step`; the first column has the step of each row.
  * Removes the first row with a step above last_step and all rows after it, and an incomplete last
- * line. The resumed log has the same bytes as one that was never interrupted. A missing or empty
- * file is created. The function checks the rows that it keeps before it changes the file.
+ * line. The resumed log has the same bytes as one that was never interrupted. If the file is
+ * missing, empty or ends within the header, the log begins anew. The function checks the rows that
+ * it keeps before it changes the file.
  * @return as ts_csv_create(); also NULL with TS_ERR_FORMAT if the header differs, or if a kept
  *         row or the first removed row has another number of cells or no integer in its first cell
  */
@@ -112,7 +114,8 @@ TS_API ts_csv *ts_csv_resume(const char *path, const char *const *columns, int n
 /**
  * Appends a row, with one write() unless the system writes less. Numbers have nine significant
  * digits, which restore every f32; whole numbers below 2^53 are written in full, and NaN is an
- * empty cell. If the write fails (a full disk), the part of the row that was written is removed.
+ * empty cell. If the write fails (a full disk), the part of the row that was written is removed, if
+ * the system allows that.
  * @param values    ncolumns numbers
  * @param ncolumns  as in ts_csv_create(), else TS_ERR_VALUE
  * Errors: also TS_ERR_IO, TS_ERR_NULL, TS_ERR_MEMORY.
@@ -161,7 +164,8 @@ TS_API ts_chart *ts_chart_new(const ts_chart_opts *opts);
 TS_API ts_status ts_chart_line(ts_chart *chart, const char *name, const double *x,
                                const double *y, int64_t n, const ts_line_opts *opts);
 /**
- * Adds a line from two columns of a CSV file, such as a ts_csv log; empty cells are gaps.
+ * Adds a line from two columns of a CSV file, such as a ts_csv log; empty cells are gaps. Ignores a
+ * last row without a line end, which a program may still be writing.
  * Errors: as ts_chart_line(); TS_ERR_IO; TS_ERR_FORMAT if a column is missing or a cell is not a
  * number.
  */

@@ -53,8 +53,9 @@ typedef ts_status (*ts_trace_fn)(void *ctx, ts_tensor *const *inputs, int ninput
  *                 start
  *
  * If the recorder runs out of memory, fn continues and the graph is incomplete.
- * Errors: those of fn; TS_ERR_STATE inside another trace or a kernel, or if fn left a scope open;
- * TS_ERR_NULL, also if fn left an output NULL; TS_ERR_VALUE (a negative count); TS_ERR_MEMORY.
+ * Errors: those of fn; TS_ERR_STATE inside another trace, if the thread excludes the TRACING layer
+ * (as in a kernel), or if fn left a scope open; TS_ERR_NULL, also if fn left an output NULL;
+ * TS_ERR_VALUE (a negative count); TS_ERR_MEMORY.
  */
 TS_API ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninputs,
                           ts_tensor **outputs, int noutputs, ts_graph **graph);

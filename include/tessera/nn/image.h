@@ -2,8 +2,9 @@
  * @file image.h
  * Layers over images (N, C, ...), contiguous or channels-last. Parameters are f32 on the thread's
  * default device. Constructors return a module that the caller owns until ts_module_add() takes
- * ownership, or NULL with TS_ERR_VALUE, TS_ERR_NULL or TS_ERR_MEMORY. The sizes and options of
- * pools and of ts_upsample_new() are checked by each forward, not by the constructor.
+ * ownership, or NULL with TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY or an error of the device. The
+ * sizes and options of pools and of ts_upsample_new() are checked by each forward, not by the
+ * constructor.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_IMAGE_H

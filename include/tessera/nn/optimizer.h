@@ -9,8 +9,8 @@
  *
  * For each bf16 or f16 parameter the optimizer holds an f32 master copy, made when the parameter is
  * added. A step updates the master copy and its f32 state and rounds the copy into the parameter,
- * so updates that are smaller than the parameter's last bit add up. The next step overwrites values
- * that the program wrote to such a parameter.
+ * so updates that are smaller than the parameter's last bit add up. The next step in which such a
+ * parameter has a gradient overwrites values that the program wrote to the parameter.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_OPTIMIZER_H
@@ -42,7 +42,7 @@ typedef struct ts_group_opts {
 } ts_group_opts;
 
 /** PyTorch's defaults with this learning rate: for Adam and AdamW betas 0.9, 0.999 and eps 1e-8;
- *  weight decay 0.01 for AdamW; else 0. */
+ *  for AdamW weight decay 0.01; all other numbers 0. */
 TS_API ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr);
 
 /** Makes an optimizer without groups. Owned by the caller; NULL with TS_ERR_VALUE or
@@ -59,7 +59,8 @@ TS_API void ts_optimizer_free(ts_optimizer *o);
 /**
  * Adds a group and makes its state.
  * @param names   n names, copied, from which ts_optimizer_state() makes the names of the state;
- *                distinct over all groups, 1 to 4,095 printable ASCII characters without blanks
+ *                distinct over all groups, 1 to 4,095 printable ASCII characters without blanks,
+ *                not "__metadata__"
  * @param params  n leaves that require grad, none in another group; the optimizer keeps references
  * @param n       0 adds an empty group
  * @param opts    copied; must not be NULL
@@ -99,9 +100,10 @@ TS_API ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n);
  */
 TS_API ts_status ts_optimizer_set_max_norm(ts_optimizer *o, double max_norm);
 
-/** Updates the parameters and the state by the gradients; does not write the gradients. Errors:
- *  TS_ERR_NULL, TS_ERR_MEMORY, and those of ts_sgd_() or ts_adamw_() (ops/optim.h). If the update
- *  of a group fails, the groups before it are already updated. */
+/** Updates the parameters and the state by the gradients; does not write the gradients. Waits for a
+ *  device on which ts_grad_scaler_step() counts skipped steps. Errors: TS_ERR_NULL, TS_ERR_MEMORY,
+ *  those of ts_sgd_() or ts_adamw_() (ops/optim.h), and those of the wait. If the update of a group
+ *  fails, the groups before it are already updated. */
 TS_API ts_status ts_optimizer_step(ts_optimizer *o);
 /** Removes the gradients of all parameters, so that the next backward stores its gradients without
  *  an addition. NULL-safe. */

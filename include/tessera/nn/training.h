@@ -45,9 +45,10 @@ TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
 /**
  * Loads the newest valid checkpoint under dir (see ts_checkpoint_find()) into *training, which must
  * have the structure of the saved run. The function reads and verifies the whole checkpoint
- * before it changes *training. Names, sizes or numbers that do not match are TS_ERR_VALUE. If the
- * checkpoint lacks a whole part, such as the averages, or a number of the optimizer, the error is
- * TS_ERR_INDEX. After an error the parts of *training are as before.
+ * before it changes *training. Names, sizes or numbers that do not match, and a checkpoint without
+ * the scaler's numbers, are TS_ERR_VALUE. If the checkpoint lacks another whole part, such as the
+ * averages, or a number of the optimizer, the error is TS_ERR_INDEX. After an error the parts of
+ * *training are as before.
  * @param text  receives one line about the loaded checkpoint and the reasons why newer ones were
  *              skipped, with paths escaped, cut to text_size - 1 bytes; may be NULL
  * @return TS_OK; TS_ERR_STATE if there is no checkpoint, if the newest one does not belong to

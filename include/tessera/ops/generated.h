@@ -171,8 +171,9 @@ TS_API ts_tensor *ts_to_device(ts_tensor *self, ts_device device);
  * memory; to write with gradients, use ts_slice_scatter().
  *
  * Negative dims count from the end. Lists of sizes and dims may be written with TS_SIZES():
- * ts_view(x, TS_SIZES(2, -1)). Errors: TS_ERR_SHAPE for sizes that do not fit, TS_ERR_INDEX
- * for dims and positions out of range, TS_ERR_VALUE for other arguments, TS_ERR_MEMORY.
+ * ts_view(x, TS_SIZES(2, -1)). Errors: TS_ERR_SHAPE for sizes that do not fit, TS_ERR_INDEX for
+ * dims and positions out of range, TS_ERR_VALUE for other arguments, TS_ERR_DTYPE
+ * (ts_slice_scatter()), TS_ERR_MEMORY.
  */
 
 /** Alias of self without history: gradients do not flow through it. */
@@ -450,7 +451,8 @@ TS_API ts_tensor *ts_clamp_backward(ts_tensor *grad, ts_tensor *self, const ts_s
 /*
  * Comparisons and tests with a bool result, bitwise operations, and selections by a bool tensor.
  * Shapes broadcast, and dtypes promote, as in arithmetic. The `out` of a comparison or test is
- * bool. Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_MEMORY.
+ * bool. Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_VALUE (an integer too large for i32 or u8),
+ * TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 
 /** self == other, a bool per element of the broadcast shape. */
@@ -941,8 +943,8 @@ TS_API ts_tensor *ts_mish_backward(ts_tensor *grad, ts_tensor *self);
  * use fixed blocks, so their bits do not depend on the number of threads. bf16 and f16 are
  * summed in f32. mean, var, std, norm and logsumexp are for floating dtypes, the others for all.
  * Errors: TS_ERR_INDEX (dim), TS_ERR_VALUE (a dim twice, or norm's p), TS_ERR_DTYPE,
- * TS_ERR_SHAPE (amax, amin or the norm with p = INFINITY of no elements, or a wrong `out`),
- * TS_ERR_DEVICE, TS_ERR_MEMORY.
+ * TS_ERR_SHAPE (amax, amin or the norm with p = INFINITY of no elements; wrong `sizes`; a wrong
+ * `out`), TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
 /**
@@ -1259,7 +1261,7 @@ TS_API ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tens
  *
  * A negative or too large index is TS_ERR_INDEX; the message has its value, its position and the
  * bound. On the CPU nothing is then written. Other errors: TS_ERR_INDEX (dim, padding_idx),
- * TS_ERR_VALUE (num_classes), TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_DEVICE, TS_ERR_NULL,
+ * TS_ERR_VALUE (num_classes, num_weights), TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_DEVICE, TS_ERR_NULL,
  * TS_ERR_MEMORY.
  */
 

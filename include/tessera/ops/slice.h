@@ -27,7 +27,7 @@ TS_API ts_tensor *ts_narrow(ts_tensor *t, int dim, int64_t start, int64_t length
 TS_API ts_status ts_split(ts_tensor *t, int64_t size, int dim, ts_tensor **parts, int nparts);
 /**
  * Splits t along dim into parts of ceil(ts_size(t, dim) / chunks) elements; the last part may be
- * smaller. As in PyTorch, there may be fewer than `chunks` parts.
+ * smaller. As in PyTorch, there may be fewer than `chunks` parts; an empty dim gives one.
  * @param parts   receives the parts; has `chunks` entries, of which unused ones become NULL
  * @param nparts  receives the number of parts, 0 after an error; may be NULL
  */
