@@ -19,7 +19,7 @@ enum { TS_MAX_BREAKS = 16 };
 
 /** A compiled function. */
 struct ts_compiled {
-    pthread_mutex_t lock;  /* guards the fields after `name`; fork() holds it */
+    pthread_mutex_t lock;  /* guards the fields from `plans` to `verifying`; fork() holds it */
     struct ts_compiled *next, **link; /* list of all compiled functions, under a lock of its own */
     ts_trace_fn fn;
     void *ctx;
@@ -36,9 +36,10 @@ struct ts_compiled {
     int64_t small;         /* recordings in a row whose plans are small (ts_exec.small) */
     int64_t small_gap;     /* calls without a recording between the newest two recorded ones */
     int64_t calls;         /* recorded calls */
-    int64_t same, trial;   /* recorded calls in a row without a new plan and without a plan that
-                              gets no trial; number of the next one at which a trial begins */
-    int64_t tried;         /* number of the last one of them whose plan gets a trial */
+    int64_t same, trial;   /* same: recorded calls since, and with, the last one whose plan was new,
+                              or neither small nor tried (ts_exec); trial: value of `same` at which
+                              the next trial begins, or the running one began */
+    int64_t tried;         /* value of `same` at the last call whose plan is tried */
     struct ts_trial_times {
         int64_t n;
         double sum, squares;

@@ -216,7 +216,8 @@ typedef struct ts_exec {
     uint32_t dumped;       /* earlier plans with this hash that wrote files to TS_DUMP */
     uint64_t segments;     /* bit i: it served recordings with ts_lazy_segment() i */
     uint32_t runs;         /* runs in progress */
-    bool uncached;         /* in no list of plans: all max_plans plans ran when this one was made */
+    bool uncached;         /* in no list of plans: when it was made, the list was full or could not
+                              grow, and all plans in it ran */
     bool small;            /* on the CPU, and its calls move, or its groups save, so few bytes that
                               recording the calls takes longer than it saves (small.c) */
     bool tried;            /* on the CPU, not small: trials compare its runs with eager calls */
@@ -380,8 +381,8 @@ static inline const void *ts_run_site(const ts_run *r, uint32_t node)
  *  cannot be captured. */
 ts_status ts_exec_run(ts_exec *e, ts_lazy *l);
 /** Runs all steps in order, without a device graph. After an error other than TS_ERR_MEMORY, also
- *  runs the later steps whose calls precede the failed call in the program, because eager calls
- *  would have run. Returns the error of the earliest call that fails. */
+ *  runs the later steps whose calls precede the failed call in the program, because the program
+ *  would have made them eagerly. Returns the error of the program's earliest call that fails. */
 ts_status ts_exec_steps(const ts_run *r);
 /** Makes the values of constant calls (fold.c) available to a run, and computes them if the plan
  *  has not run before. Errors: those of the calls, TS_ERR_MEMORY. */
@@ -392,9 +393,9 @@ void ts_constants_free(const ts_exec *e, struct ts_kept *kept);
 ts_slots *ts_slots_take(ts_exec *e, ts_thread *thread);
 /** Removes storages that replays with another serial have left bound. */
 void ts_slots_bind(const ts_exec *e, ts_slots *s, uint64_t serial);
-/** Ends a run. */
+/** Keeps s for the plan's next run; frees s if another run has kept its own. */
 void ts_slots_keep(ts_exec *e, ts_slots *s);
-/** Frees them; NULL is allowed. */
+/** Frees s; NULL is allowed. */
 void ts_slots_free(const ts_exec *e, ts_slots *s);
 /** Gives value `number` a handle over its storage in the run; false with TS_ERR_MEMORY. */
 bool ts_handle_bind(const ts_run *r, uint32_t number);
@@ -409,7 +410,8 @@ bool ts_handles_stay(const ts_run *r);
  *  TS_ERR_MEMORY, and errors of ts_arena_fill(). */
 ts_status ts_exec_open(const ts_run *r, uint32_t storage);
 /** Unbinds the handles of a storage after the last step that uses it, and releases its memory
- *  unless the storage is outside, held or constant. A repeated call does nothing. */
+ *  unless the storage is outside, held or constant. Does nothing if the storage stays open
+ *  (r->fixed); a repeated call does nothing either. */
 void ts_exec_close(const ts_run *r, uint32_t storage);
 /** Runs the call of a node. */
 ts_status ts_exec_call(const ts_run *r, uint32_t node);
@@ -436,11 +438,11 @@ void ts_arenas_from_environment(void);
  *  the device refuses the kernel. Errors: TS_ERR_MEMORY, and errors of the kernel or the calls. */
 ts_status ts_group_run(const ts_run *r, const ts_step *s);
 /** A run is a row of contiguous elements. Beginning a run takes about as long as one call takes for
- *  this many elements, so a group is narrow if the length of its runs times its number of calls is
- *  less. */
+ *  this many elements, so a narrow group is one whose length of runs times number of calls is less
+ *  (ts_group_is_narrow() has further conditions). */
 enum { TS_RUN_WORK = 96 };
-/** True if tiles of a group cost more than they save: it has few calls, its tensors have short runs
- *  of contiguous elements, and they fit the caches. */
+/** True if tiles of a group cost more than they save: it is pointwise and has no members, few
+ *  calls, short runs of contiguous elements, and tensors that fit the caches. */
 bool ts_group_is_narrow(const ts_exec *e, const ts_step *s);
 /** Runs a fused group on the CPU. */
 ts_status ts_tile_run(const ts_run *r, const ts_step *s);
