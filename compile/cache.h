@@ -44,11 +44,12 @@ struct ts_compiled {
         int64_t n;
         double sum, squares;
     } times[2];            /* of the calls of the trial in nanoseconds, eager and recorded */
-    int64_t length;        /* calls of the running trial with a recording, and without */
-    int64_t largest, fresh; /* elements of the inputs of the largest of these calls, and of the last
-                               call */
-    uint64_t last, before; /* ts_exec.number of the plan of the last recorded call; and of the last
-                              call of the running trial, with or without a recording, 0: unknown */
+    int64_t length;        /* recorded calls of the running trial, and calls without a recording
+                              that follow them */
+    int64_t largest, fresh; /* elements of the inputs of the largest call since `same` was reset,
+                               and of the last call */
+    uint64_t last, before; /* last: ts_exec.number of the plan of the last recorded call; before: of
+                              the last call of the running trial, recorded or not; 0: unknown */
     char replay_why[320];  /* reason why the function ran instead of a replay; "": none */
     int64_t replayed;      /* index of the plan that was replayed last */
     int mismatches;        /* calls that differed from a replay although its guards held */

@@ -156,7 +156,7 @@ typedef struct ts_folded {
 } ts_folded;
 /** A call that takes halves (bf16 or f16 tensors) in place of their f32 copies (widen.c). */
 typedef struct ts_widened {
-    uint32_t call, members; /* members: of its lists */
+    uint32_t call, members; /* members: number of list members that are halves now */
     uint16_t op;
 } ts_widened;
 /** A dropped cat (cats.c). */
@@ -292,7 +292,7 @@ bool ts_fold_is_result(const ts_graph *g, const ts_graph_value *v, const ts_step
  *  or have one element. */
 static inline bool ts_is_whole(const ts_step *s) { return s->rows && s->rows == s->ndim; }
 /** True if a value can be in a group over these sizes whose last `rows` dims form rows: along a row
- *  it is contiguous or has one element. */
+ *  it is contiguous, or one element broadcast. */
 bool ts_rows_fit(const ts_graph *g, const ts_graph_value *v, const int64_t *sizes, int ndim,
                  int rows);
 /** True if v has the group's ndim dims and one element per row. */
@@ -310,7 +310,7 @@ static inline bool ts_needs_memory(const ts_plan_storage *s)
 }
 /** Sets e->peak and e->peak_step. */
 void ts_exec_find_peak(ts_exec *e);
-/** Values of an entry other than an offset. NONE: the storage is not in the arena. WANTED:
+/** Entries of `offsets` that are not offsets. NONE: the storage is not in the arena. WANTED:
  *  ts_exec_assign_offsets() shall choose an offset. */
 enum { TS_OFFSET_NONE = -1, TS_OFFSET_WANTED = -2 };
 /** Replaces each TS_OFFSET_WANTED in `offsets` (one entry per storage) by a byte offset >= begin,

@@ -18,8 +18,8 @@ typedef struct ts_rewrite {
     bool *shared;      /* per storage: it is outside, or a call that did not create it writes it */
     uint32_t *same;    /* per value: the value that has replaced it; itself if none has */
     size_t bytes;      /* of these arrays, which are one block */
-    uint32_t looked_for; /* ts_rewrite_is_written(): the storage; `found`: a call writes it */
-    bool found;
+    uint32_t looked_for; /* the storage whose writes ts_rewrite_is_written() looks for */
+    bool found;          /* one of its calls writes that storage */
 } ts_rewrite;
 
 /** Prepares a pass; `written` is 0 everywhere. False if out of memory. */
