@@ -37,9 +37,9 @@ ts_meta ts_rule_arg_meta(const ts_vjp_call *b, int i);
 ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
 /**
  * Gives argument 0 the gradient grad for a part of its elements and 0 elsewhere. The part is the
- * view's result `output`, or a set of distinct positions. The engine adds the parts of a tensor
- * into one buffer, so the time is linear in the sizes of the tensor and its parts. A rule
- * calls one of the functions once for each part.
+ * view's result `output`, or a set of distinct positions. Unless the node has hooks, the engine
+ * adds the parts of a tensor into one buffer, so the time is linear in the sizes of the tensor and
+ * its parts. A rule calls one of the functions once for each part.
  */
 ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *grad);
 ts_status ts_rule_give_positions(ts_vjp_call *b, ts_tensor *grad, const ts_positions *at);

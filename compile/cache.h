@@ -28,8 +28,8 @@ struct ts_compiled {
     ts_exec **plans;       /* owned */
     int64_t nplans, room;  /* room: length of the array */
     uint64_t clock;        /* number of runs, the time unit of ts_exec.used */
-    const ts_exec *newest; /* the plan that was made last */
-    char cause[320];       /* why the newest plan was made (cause.c) */
+    const ts_exec *newest; /* the plan that was added to `plans` last */
+    char cause[320];       /* why the last plan was made (cause.c) */
     uint64_t seen;         /* bit i: a recording with ts_lazy_segment() i has needed a new plan */
     ts_compile_stats stats;
     ts_break breaks[TS_MAX_BREAKS];

@@ -220,7 +220,8 @@ typedef struct ts_exec {
                               grow, and all plans in it ran */
     bool small;            /* on the CPU, and its calls move, or its groups save, so few bytes that
                               recording the calls takes longer than it saves (small.c) */
-    bool tried;            /* on the CPU, not small: trials compare its runs with eager calls */
+    bool tried;            /* on the CPU; trials compare its runs with eager calls. A small plan is
+                              tried only if its groups save many bytes */
     uint64_t number;       /* of the plan in its compiled function, starting at 1 */
     int64_t seen;          /* ts_compiled.calls at its last recording */
     int64_t fastest[2], timed; /* of a trial: nanoseconds of its fastest call, eager and recorded;
