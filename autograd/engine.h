@@ -96,9 +96,9 @@ ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts
 /**
  * Runs the hooks of one kind: all PRE or POST hooks of n, or the GRAD hooks of result `output`.
  * @param edited  `count` gradients that the hooks may replace. For POST hooks they are a rule's
- *                results, borrowed from the caller's scope; for other kinds they are the run's, and
- *                each entry owns a reference. An entry is NULL after a PRE or POST hook removed
- *                the gradient
+ *                results (none for a leaf), borrowed from the caller's scope; for other kinds they
+ *                are the run's, and each entry owns a reference. An entry is NULL after a PRE or
+ *                POST hook removed the gradient
  * @param grads   gradients of the results, for POST hooks; NULL for other kinds
  */
 TS_COLD ts_status ts_run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, int output,

@@ -154,7 +154,8 @@ ts_tensor *ts_gradient_to_keep(ts_thread *thread, ts_tensor *g, bool history);
 
 /**
  * Adds g (borrowed) to the gradient in *slot, which owns a reference or is NULL. The engine sums
- * gradients of whole tensors only here. With `record` the sum is recorded, for double backward.
+ * here the whole gradients that rules send to one tensor, unless a rule takes the sum
+ * (ts_rule_take()). With `record` the sum is recorded, for double backward.
  * @param old  receives the tensor that a sum replaced, owned; unchanged if there is none. Its
  *             release may free a graph, so release it while no node is locked.
  */

@@ -63,7 +63,7 @@ typedef struct ts_emit_node {
  * A number of a block: a vector whose lanes are equal. By kind:
  *   FIXED      a constant, `bits`
  *   MASK       the mask of a run's last elements (TS_MASK_SLOT)
- *   OPERAND    operand `index` of the iteration space of call number `call`, which is a scalar
+ *   OPERAND    the scalar that is operand `index` in the iteration space of call number `call`
  *   PARAMETER  number `index` of that call's recipe
  *   VALUE      the one element of the group's value `index`, read at the start of each run
  */
