@@ -36,9 +36,9 @@ struct ts_compiled {
     int64_t small;         /* recordings in a row whose plans are small (ts_exec.small) */
     int64_t small_gap;     /* calls without a recording between the newest two recorded ones */
     int64_t calls;         /* recorded calls */
-    int64_t same, trial;   /* same: recorded calls since, and with, the last one whose plan was new,
-                              or neither small nor tried (ts_exec); trial: value of `same` at which
-                              the next trial begins, or the running one began */
+    int64_t same, trial;   /* same: number of recorded calls, beginning with the last one whose plan
+                              was new, or neither small nor tried (ts_exec); trial: value of `same`
+                              at which the next trial begins, or the running one began */
     int64_t tried;         /* value of `same` at the last call whose plan is tried */
     struct ts_trial_times {
         int64_t n;
@@ -46,8 +46,8 @@ struct ts_compiled {
     } times[2];            /* of the calls of the trial in nanoseconds, eager and recorded */
     int64_t length;        /* recorded calls of the running trial, and calls without a recording
                               that follow them */
-    int64_t largest, fresh; /* elements of the inputs of the largest call since `same` was reset,
-                               and of the last call */
+    int64_t largest, fresh; /* elements of the inputs of the largest of the calls since `same` was
+                               0, and of the last call */
     uint64_t last, before; /* last: ts_exec.number of the plan of the last recorded call; before: of
                               the last call of the running trial, recorded or not; 0: unknown */
     char replay_why[320];  /* reason why the function ran instead of a replay; "": none */

@@ -223,8 +223,9 @@ bool ts_emit_on(void);
 /** Reads the environment variable TS_COMPILE_EMIT. */
 void ts_emit_from_environment(void);
 /** The code of a group, made at the first call for its choice of recipes; the plan keeps it. NULL
- *  if no code is made: no call has a recipe or can be in a block, the group or its plan exceeds a
- *  limit, the machine has no encoder, or memory is short or may not be executed. */
+ *  if no code is made: no call has a recipe or can be in a block, calls of the group or choices of
+ *  recipes exceed their limit, the machine has no encoder, the calls are faster on tiles, or memory
+ *  is short or cannot be made executable. */
 const ts_emitted *ts_emit_code(const ts_emit_group *g);
 /** Fills the group's table of numbers, TS_EMIT_NUMBERS entries of 8 bytes, for a run of the plan.
  *  chosen: bit k is clear if the table has the numbers of call k already. */

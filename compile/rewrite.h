@@ -19,7 +19,7 @@ typedef struct ts_rewrite {
     uint32_t *same;    /* per value: the value that has replaced it; itself if none has */
     size_t bytes;      /* of these arrays, which are one block */
     uint32_t looked_for; /* the storage whose writes ts_rewrite_is_written() looks for */
-    bool found;          /* one of its calls writes that storage */
+    bool found;          /* it has found a write to that storage */
 } ts_rewrite;
 
 /** Prepares a pass; `written` is 0 everywhere. False if out of memory. */

@@ -13,7 +13,7 @@ struct ts_error {
     bool reported; /* the outermost call has returned this failure, so if a later call fails without
                       a record, the dispatcher records a new failure */
     bool kept;     /* no failure replaces this one, see ts_error_keep() */
-    unsigned count; /* failures so far, with those that a kept one kept out, modulo 2^32 */
+    unsigned count; /* failures so far, also those that did not replace a kept one, modulo 2^32 */
     const void *site;
     char op[48];
     char hint[256];
