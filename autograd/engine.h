@@ -84,20 +84,21 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
 /**
  * Finishes the pending parts of node n's results and frees `all`. If n is a view, the parts become
  * parts of the view's argument where possible: no hook, capture or whole gradient needs them in one
- * tensor, and their positions in the argument have constant strides. Other parts are added to
- * `grads`. The gradient of a view of a view therefore costs the size of the inner part only.
+ * tensor, they have no more elements than the result, and their positions in the argument are
+ * distinct with constant strides. Other parts are added to `grads`. The gradient of a view of a
+ * view therefore costs the size of the inner part only.
  */
 ts_status ts_pieces_end(ts_run *run, const ts_node *n, ts_pieces *all, ts_tensor **grads);
 void ts_pieces_free(ts_pieces *all);
 /** Sends a gradient (borrowed) of a part of a node's input to the node that made the input. Does
- *  nothing if the input needs no gradient. */
+ *  nothing if the input needs no gradient in this run. */
 ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_positions *at);
 /**
  * Runs the hooks of one kind: all PRE or POST hooks of n, or the GRAD hooks of result `output`.
  * @param edited  `count` gradients that the hooks may replace. For POST hooks they are a rule's
- *                results, borrowed from the caller's scope; for other kinds they are the run's, and
- *                each entry owns a reference. An entry is NULL after a PRE or POST hook removed
- *                the gradient
+ *                results (none for a leaf), borrowed from the caller's scope; for other kinds they
+ *                are the run's, and each entry owns a reference. An entry is NULL after a PRE or
+ *                POST hook removed the gradient
  * @param grads   gradients of the results, for POST hooks; NULL for other kinds
  */
 TS_COLD ts_status ts_run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, int output,
@@ -110,8 +111,8 @@ TS_COLD ts_status ts_run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **grads);
 #define TS_GIVEN "the gradient that its backward gave for input"
 
 /**
- * Runs a backward through the graph of `root`. Returns the first error of a rule, hook or user
- * function; gradients that leaves have received by then stay.
+ * Runs a backward through the graph of `root`. Returns the first error, such as one of a rule, hook
+ * or user function; gradients that leaves have received by then stay.
  * @param gradient  gradient of root's result `output`; the run takes over the reference
  * @param record    record the ops of the rules, for double backward
  * @param retain    keep saved tensors, so that the graph can run again
@@ -122,8 +123,8 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
 
 /**
  * Enter and leave user code in a node's rule. The node is unlocked meanwhile and counts the run in
- * `unlocked_runs`. Other runs may then run the rule, unless this run frees the saved tensors. The
- * saved tensors are freed after the last of the counted runs has left its user code.
+ * `unlocked_runs`. Other runs may then run the rule, unless this run frees the saved tensors. They
+ * are freed only after the last of the counted runs has left its user code.
  */
 TS_COLD void ts_user_code_enter(ts_run *run, ts_user_code *in);
 TS_COLD void ts_user_code_leave(ts_user_code *in);

@@ -53,7 +53,8 @@ struct ts_hook {
         ts_node_pre_hook pre;
         ts_node_post_hook post;
     };
-    void *payload; /* RETAIN: the tensor, weak; its release removes the hook */
+    void *payload; /* argument of the hook's function; RETAIN: the tensor, weak, whose release
+                      removes the hook */
     uint8_t kind;   /* a ts_hook_kind */
     uint8_t output; /* GRAD and RETAIN: index of the result; other kinds: 0 */
 };
@@ -109,8 +110,8 @@ struct ts_grad_meta {
  *  TS_ERR_MEMORY. */
 ts_grad_meta *ts_grad_meta_of(ts_tensor *t);
 ts_node *ts_accumulator_of(ts_tensor *t);
-/** The node that receives a gradient of t: t's own, or its leaf's accumulator; borrowed. NULL with
- * an error. */
+/** The node that receives a gradient of t: the node that made t, or a leaf's accumulator; borrowed.
+ * NULL with an error. */
 TS_INLINE ts_node *ts_gradient_node(ts_tensor *t)
 {
     if (t->node)
@@ -152,8 +153,9 @@ TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 ts_tensor *ts_gradient_to_keep(ts_thread *thread, ts_tensor *g, bool history);
 
 /**
- * Adds g (borrowed) to the gradient in *slot, which owns a reference or is NULL. All gradients of
- * whole tensors are summed here. With `record` the sum is recorded, for double backward.
+ * Adds g (borrowed) to the gradient in *slot, which owns a reference or is NULL. The engine sums
+ * here the whole gradients that rules send to one tensor, unless a rule takes the sum
+ * (ts_rule_take()). With `record` the sum is recorded, for double backward.
  * @param old  receives the tensor that a sum replaced, owned; unchanged if there is none. Its
  *             release may free a graph, so release it while no node is locked.
  */
@@ -254,7 +256,7 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
 }
 
 /** Fills *in as the node's next input for t. If the node records and t needs a gradient, adds an
- *  edge to the node that made t. */
+ *  edge to ts_gradient_node(t). */
 TS_INLINE ts_status ts_node_add_input(ts_node *n, ts_end *in, ts_tensor *t, bool records)
 {
     n->ninputs++;

@@ -36,9 +36,10 @@ TS_INLINE bool ts_saved_pack(ts_thread *thread, ts_node *node, ts_tensor *t, ts_
 }
 
 /** The tensor whose slot number the node saved in `packed`, without history; valid until the node
- *  has run. The first call for a segment runs its function again. NULL with an error: TS_ERR_STATE
- *  if the second run differs from the first, TS_ERR_AUTOGRAD if it cannot start (an input was
- *  written since, forward failed or still runs), or the function's own error. */
+ *  has run. The first call of a backward for a segment runs its function again. NULL with an error:
+ *  TS_ERR_STATE if the second run differs from the first, TS_ERR_AUTOGRAD if it cannot start (an
+ *  input was written since, forward failed or still runs), TS_ERR_INTERNAL if the node has no
+ *  segment, TS_ERR_MEMORY, or the function's own error. */
 const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_end *packed);
 /** Releases the tensors that were recomputed for a node that has run. */
 void ts_collected_done(ts_run *run, ts_node *node);

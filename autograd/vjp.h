@@ -37,19 +37,19 @@ ts_meta ts_rule_arg_meta(const ts_vjp_call *b, int i);
 ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
 /**
  * Gives argument 0 the gradient grad for a part of its elements and 0 elsewhere. The part is the
- * view's result `output`, or a set of distinct positions. The engine adds the parts of a tensor
- * into one buffer, so the time is linear in the sizes of the tensor and its parts. A rule
- * calls it once for each part.
+ * view's result `output`, or a set of distinct positions. Unless the node has hooks, the engine
+ * adds the parts of a tensor into one buffer, so the time is linear in the sizes of the tensor and
+ * its parts. A rule calls one of the functions once for each part.
  */
 ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *grad);
 ts_status ts_rule_give_positions(ts_vjp_call *b, ts_tensor *grad, const ts_positions *at);
 /**
- * Takes the sum of the gradients that argument i has received in this run, so that one kernel can
- * compute the rule's gradient and add it to that sum. NULL without an error if the
- * argument is a leaf or needs no gradient in this run, if no gradient has arrived, if its dtype or
- * device is not that of `like`, or if the run or a hook must see the rule's own gradient. The
- * current scope owns the gradient. The rule must call ts_rule_give() for the argument afterwards,
- * or fail.
+ * Takes the sum of the whole gradients that argument i has received in this run, so that one kernel
+ * can compute the rule's gradient and add it to that sum. NULL without an error if the argument is
+ * a leaf or needs no gradient in this run, if no whole gradient has arrived, if the sum's dtype or
+ * device is not that of `like` or its sizes are not the argument's, or if the run or a hook must
+ * see the rule's own gradient. The current scope owns the sum. The rule must call ts_rule_give()
+ * for the argument afterwards, or fail.
  */
 ts_tensor *ts_rule_take(ts_vjp_call *b, int i, const ts_tensor *like);
 /** Scatters grad: a new tensor of n elements with grad at a set of distinct positions and 0

@@ -19,7 +19,7 @@ enum { TS_MAX_BREAKS = 16 };
 
 /** A compiled function. */
 struct ts_compiled {
-    pthread_mutex_t lock;  /* guards the fields after `name`; fork() holds it */
+    pthread_mutex_t lock;  /* guards the fields from `plans` to `verifying`; fork() holds it */
     struct ts_compiled *next, **link; /* list of all compiled functions, under a lock of its own */
     ts_trace_fn fn;
     void *ctx;
@@ -28,26 +28,28 @@ struct ts_compiled {
     ts_exec **plans;       /* owned */
     int64_t nplans, room;  /* room: length of the array */
     uint64_t clock;        /* number of runs, the time unit of ts_exec.used */
-    const ts_exec *newest; /* the plan that was made last */
-    char cause[320];       /* why the newest plan was made (cause.c) */
+    const ts_exec *newest; /* the plan that was added to `plans` last */
+    char cause[320];       /* why the last plan was made (cause.c) */
     uint64_t seen;         /* bit i: a recording with ts_lazy_segment() i has needed a new plan */
     ts_compile_stats stats;
     ts_break breaks[TS_MAX_BREAKS];
     int64_t small;         /* recordings in a row whose plans are small (ts_exec.small) */
     int64_t small_gap;     /* calls without a recording between the newest two recorded ones */
     int64_t calls;         /* recorded calls */
-    int64_t same, trial;   /* recorded calls in a row without a new plan and without a plan that
-                              gets no trial; number of the next one at which a trial begins */
-    int64_t tried;         /* number of the last one of them whose plan gets a trial */
+    int64_t same, trial;   /* same: number of recorded calls, beginning with the last one whose plan
+                              was new, or neither small nor tried (ts_exec); trial: value of `same`
+                              at which the next trial begins, or the running one began */
+    int64_t tried;         /* value of `same` at the last call whose plan is tried */
     struct ts_trial_times {
         int64_t n;
         double sum, squares;
     } times[2];            /* of the calls of the trial in nanoseconds, eager and recorded */
-    int64_t length;        /* calls of the running trial with a recording, and without */
-    int64_t largest, fresh; /* elements of the inputs of the largest of these calls, and of the last
-                               call */
-    uint64_t last, before; /* ts_exec.number of the plan of the last recorded call; and of the last
-                              call of the running trial, with or without a recording, 0: unknown */
+    int64_t length;        /* recorded calls of the running trial, and calls without a recording
+                              that follow them */
+    int64_t largest, fresh; /* elements of the inputs of the largest of the calls since `same` was
+                               0, and of the last call */
+    uint64_t last, before; /* last: ts_exec.number of the plan of the last recorded call; before: of
+                              the last call of the running trial, recorded or not; 0: unknown */
     char replay_why[320];  /* reason why the function ran instead of a replay; "": none */
     int64_t replayed;      /* index of the plan that was replayed last */
     int mismatches;        /* calls that differed from a replay although its guards held */

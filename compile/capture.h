@@ -44,8 +44,8 @@ typedef struct ts_captured {
     int64_t planned, scratch; /* bytes: the arena has `planned` bytes for storages, then
                                  `lanes` scratch memories of `scratch` bytes, which suffice for
                                  every call */
-    uint32_t lanes;           /* number of scratch memories: step s uses number s % lanes, so steps
-                                 that run at the same time need not share one */
+    uint32_t lanes;           /* number of scratch memories: step s uses number s % lanes. Steps
+                                 that use the same one never run at the same time */
     bool branches, linear;    /* branches: steps may run at the same time. linear: the captured
                                  graph runs the steps in the order of the plan */
     _Atomic int64_t launches; /* kernel launches in the graph */

@@ -156,7 +156,7 @@ typedef struct ts_folded {
 } ts_folded;
 /** A call that takes halves (bf16 or f16 tensors) in place of their f32 copies (widen.c). */
 typedef struct ts_widened {
-    uint32_t call, members; /* members: of its lists */
+    uint32_t call, members; /* members: number of list members that are halves now */
     uint16_t op;
 } ts_widened;
 /** A dropped cat (cats.c). */
@@ -216,10 +216,12 @@ typedef struct ts_exec {
     uint32_t dumped;       /* earlier plans with this hash that wrote files to TS_DUMP */
     uint64_t segments;     /* bit i: it served recordings with ts_lazy_segment() i */
     uint32_t runs;         /* runs in progress */
-    bool uncached;         /* in no list of plans: all max_plans plans ran when this one was made */
+    bool uncached;         /* in no list of plans: when it was made, the list was full or could not
+                              grow, and all plans in it ran */
     bool small;            /* on the CPU, and its calls move, or its groups save, so few bytes that
                               recording the calls takes longer than it saves (small.c) */
-    bool tried;            /* on the CPU, not small: trials compare its runs with eager calls */
+    bool tried;            /* on the CPU; trials compare its runs with eager calls. A small plan is
+                              tried only if its groups save many bytes */
     uint64_t number;       /* of the plan in its compiled function, starting at 1 */
     int64_t seen;          /* ts_compiled.calls at its last recording */
     int64_t fastest[2], timed; /* of a trial: nanoseconds of its fastest call, eager and recorded;
@@ -291,7 +293,7 @@ bool ts_fold_is_result(const ts_graph *g, const ts_graph_value *v, const ts_step
  *  or have one element. */
 static inline bool ts_is_whole(const ts_step *s) { return s->rows && s->rows == s->ndim; }
 /** True if a value can be in a group over these sizes whose last `rows` dims form rows: along a row
- *  it is contiguous or has one element. */
+ *  it is contiguous, or one element broadcast. */
 bool ts_rows_fit(const ts_graph *g, const ts_graph_value *v, const int64_t *sizes, int ndim,
                  int rows);
 /** True if v has the group's ndim dims and one element per row. */
@@ -309,7 +311,7 @@ static inline bool ts_needs_memory(const ts_plan_storage *s)
 }
 /** Sets e->peak and e->peak_step. */
 void ts_exec_find_peak(ts_exec *e);
-/** Values of an entry other than an offset. NONE: the storage is not in the arena. WANTED:
+/** Entries of `offsets` that are not offsets. NONE: the storage is not in the arena. WANTED:
  *  ts_exec_assign_offsets() shall choose an offset. */
 enum { TS_OFFSET_NONE = -1, TS_OFFSET_WANTED = -2 };
 /** Replaces each TS_OFFSET_WANTED in `offsets` (one entry per storage) by a byte offset >= begin,
@@ -380,8 +382,8 @@ static inline const void *ts_run_site(const ts_run *r, uint32_t node)
  *  cannot be captured. */
 ts_status ts_exec_run(ts_exec *e, ts_lazy *l);
 /** Runs all steps in order, without a device graph. After an error other than TS_ERR_MEMORY, also
- *  runs the later steps whose calls precede the failed call in the program, because eager calls
- *  would have run. Returns the error of the earliest call that fails. */
+ *  runs the later steps whose calls precede the failed call in the program, because the program
+ *  would have made them eagerly. Returns the error of the program's earliest call that fails. */
 ts_status ts_exec_steps(const ts_run *r);
 /** Makes the values of constant calls (fold.c) available to a run, and computes them if the plan
  *  has not run before. Errors: those of the calls, TS_ERR_MEMORY. */
@@ -392,9 +394,9 @@ void ts_constants_free(const ts_exec *e, struct ts_kept *kept);
 ts_slots *ts_slots_take(ts_exec *e, ts_thread *thread);
 /** Removes storages that replays with another serial have left bound. */
 void ts_slots_bind(const ts_exec *e, ts_slots *s, uint64_t serial);
-/** Ends a run. */
+/** Keeps s for the plan's next run; frees s if another run has kept its own. */
 void ts_slots_keep(ts_exec *e, ts_slots *s);
-/** Frees them; NULL is allowed. */
+/** Frees s; NULL is allowed. */
 void ts_slots_free(const ts_exec *e, ts_slots *s);
 /** Gives value `number` a handle over its storage in the run; false with TS_ERR_MEMORY. */
 bool ts_handle_bind(const ts_run *r, uint32_t number);
@@ -409,7 +411,8 @@ bool ts_handles_stay(const ts_run *r);
  *  TS_ERR_MEMORY, and errors of ts_arena_fill(). */
 ts_status ts_exec_open(const ts_run *r, uint32_t storage);
 /** Unbinds the handles of a storage after the last step that uses it, and releases its memory
- *  unless the storage is outside, held or constant. A repeated call does nothing. */
+ *  unless the storage is outside, held or constant. Does nothing if the storage stays open
+ *  (r->fixed); a repeated call does nothing either. */
 void ts_exec_close(const ts_run *r, uint32_t storage);
 /** Runs the call of a node. */
 ts_status ts_exec_call(const ts_run *r, uint32_t node);
@@ -436,11 +439,11 @@ void ts_arenas_from_environment(void);
  *  the device refuses the kernel. Errors: TS_ERR_MEMORY, and errors of the kernel or the calls. */
 ts_status ts_group_run(const ts_run *r, const ts_step *s);
 /** A run is a row of contiguous elements. Beginning a run takes about as long as one call takes for
- *  this many elements, so a group is narrow if the length of its runs times its number of calls is
- *  less. */
+ *  this many elements, so a narrow group is one whose length of runs times number of calls is less
+ *  (ts_group_is_narrow() has further conditions). */
 enum { TS_RUN_WORK = 96 };
-/** True if tiles of a group cost more than they save: it has few calls, its tensors have short runs
- *  of contiguous elements, and they fit the caches. */
+/** True if tiles of a group cost more than they save: it is pointwise and has no members, few
+ *  calls, short runs of contiguous elements, and tensors that fit the caches. */
 bool ts_group_is_narrow(const ts_exec *e, const ts_step *s);
 /** Runs a fused group on the CPU. */
 ts_status ts_tile_run(const ts_run *r, const ts_step *s);

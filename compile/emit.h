@@ -63,7 +63,7 @@ typedef struct ts_emit_node {
  * A number of a block: a vector whose lanes are equal. By kind:
  *   FIXED      a constant, `bits`
  *   MASK       the mask of a run's last elements (TS_MASK_SLOT)
- *   OPERAND    operand `index` of the iteration space of call number `call`, which is a scalar
+ *   OPERAND    the scalar that is operand `index` in the iteration space of call number `call`
  *   PARAMETER  number `index` of that call's recipe
  *   VALUE      the one element of the group's value `index`, read at the start of each run
  */
@@ -222,8 +222,10 @@ typedef struct ts_emit_group {
 bool ts_emit_on(void);
 /** Reads the environment variable TS_COMPILE_EMIT. */
 void ts_emit_from_environment(void);
-/** The code of a group, made at the first call; the plan keeps it. NULL if no calls can be emitted:
- *  they have no recipes, the machine has no encoder, or memory is short or may not be executed. */
+/** The code of a group, made at the first call for its choice of recipes; the plan keeps it. NULL
+ *  if no code is made: no call has a recipe or can be in a block, calls of the group or choices of
+ *  recipes exceed their limit, the machine has no encoder, the calls are faster on tiles, or memory
+ *  is short or cannot be made executable. */
 const ts_emitted *ts_emit_code(const ts_emit_group *g);
 /** Fills the group's table of numbers, 8 bytes for each number of the code, for a run of the plan.
  *  chosen: bit k is clear if the table has the numbers of call k already. */

@@ -82,8 +82,8 @@ static inline const touch *ts_touches_of(const maker *m, uint32_t node, uint32_t
  *  storage. */
 bool ts_plan_is_written(const maker *m, uint32_t storage, uint32_t from, uint32_t until);
 /**
- * Sets *call and args to a call that recomputes storage s, a result of `node`: the cheap part of
- * `node` that computes s (ts_plan_decompose()), else `node` itself.
+ * Sets *call and args to a call that recomputes storage s, a result of `node`: with m->by_rows the
+ * cheap part of `node` that computes s (ts_plan_decompose()), else `node` itself.
  * @param cheap  whether `node` itself may be recomputed
  * @param args   buffer of TS_MAX_ARGS arguments
  * @return false if no call may recompute s: `node` has no such part, and `cheap` is false
@@ -136,9 +136,10 @@ bool ts_plan_widen(ts_exec *e, ts_graph *g, const uint64_t *numbers);
  *  m->exec->cats. m->touches must be complete. *some becomes true if a cat was dropped; the caller
  *  then recomputes the touches. False if out of memory. */
 bool ts_plan_drop_cats(maker *m, bool *some);
-/** Adds node i, a call that is in no step yet, to the step of the product that makes one
- *  of its arguments. Returns false, and adds nothing, if the device cannot compute the node in the
- *  product's epilogue or if that saves no memory traffic (epilogue.c). */
+/** Adds node i, a call that is in no step yet, to the step of the product that makes one of its
+ *  arguments, or to the newest step that reads one, if that step is a product. Returns false, and
+ *  adds nothing, if there is no such step, if the device cannot compute the node in the product's
+ *  epilogue or if that saves no memory traffic (epilogue.c). */
 bool ts_plan_join_product(maker *m, uint32_t i);
 /** Returns the step that node i can join with the most bytes saved, and sets *saved to these bytes.
  *  Searches the latest steps from `after` on that use the node's storages (maker.recent). If

@@ -111,8 +111,8 @@ void ts_notes_refuse(ts_notes *n, const char *what, const void *site);
  *  nothing if the call's replays are off. */
 void ts_notes_unrepeatable(const char *what);
 /** Assigns the waiting cells for argument `arg` of f's op to the argument's numbers, which start at
- *  index `first` of the recording. If there are more or fewer cells than numbers, the call cannot
- *  be replayed. */
+ *  index `first` of the recording. If some cells wait for the argument, but more or fewer than it
+ *  has numbers, the call cannot be replayed. */
 void ts_notes_bind(ts_lazy *l, const ts_frame *f, int arg, uint32_t first);
 /** The thread's modes now, for ts_notes.modes and their guard. */
 struct ts_replay_modes ts_replay_modes_now(const ts_thread *thread);

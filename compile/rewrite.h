@@ -18,8 +18,8 @@ typedef struct ts_rewrite {
     bool *shared;      /* per storage: it is outside, or a call that did not create it writes it */
     uint32_t *same;    /* per value: the value that has replaced it; itself if none has */
     size_t bytes;      /* of these arrays, which are one block */
-    uint32_t looked_for; /* ts_rewrite_is_written(): the storage; `found`: a call writes it */
-    bool found;
+    uint32_t looked_for; /* the storage whose writes ts_rewrite_is_written() looks for */
+    bool found;          /* it has found a write to that storage */
 } ts_rewrite;
 
 /** Prepares a pass; `written` is 0 everywhere. False if out of memory. */
@@ -39,8 +39,8 @@ static inline ts_graph_value *ts_rewrite_value_at(const ts_rewrite *w, uint32_t 
 uint32_t ts_rewrite_value(const ts_rewrite *w, ts_id id);
 uint32_t ts_rewrite_storage(const ts_rewrite *w, ts_id id);
 /** True if the results of the call depend on its arguments alone, and only this call writes the
- *  storages of its results. False for a call without results, a random call, an op registered at
- *  run time, and an op with a counter that changes from run to run. */
+ *  storages of its results. False for a call without results or with destinations, a random call,
+ *  an op registered at run time, and an op with a counter that changes from run to run. */
 bool ts_rewrite_is_pure(const ts_rewrite *w, const ts_graph_node *n);
 /** True if one of the calls number `from` to `until` - 1 writes the storage. */
 bool ts_rewrite_is_written(ts_rewrite *w, uint32_t storage, uint32_t from, uint32_t until);

@@ -195,7 +195,7 @@ typedef struct ts_sample {
     uint8_t out[TS_MAX_RETS];
     int64_t most;    /* largest sweep; 0 is 257 */
     int64_t many;    /* SWEEP in large cases, which compare two threads with one on the CPU and
-                        results with the reference on other devices; 0 is 40,009 */
+                        results with the reference on other devices except META; 0 is 40,009 */
     bool grad;       /* test first and second gradients (small sizes, floating tensors) */
     uint8_t grad_rets; /* bit per result that has a gradient; 0 is all */
     bool inplace;    /* test the form whose result 0 is argument 0 */

@@ -14,8 +14,8 @@
 
 #define TS_SMALL_MAX 8192   /* bytes; larger blocks come from the region */
 #define TS_SMALL_CLASSES 25 /* number of size classes, the class of tensor headers included */
-/** Size class of tensor headers. Its slabs hold headers only, so a stale tensor handle always
- *  points to a header. */
+/** Size class of tensor headers. Its slabs hold headers only, so a stale tensor handle points to a
+ *  header, unless ts_alloc_system is set. */
 #define TS_HEADER_CLASS 24
 #define TS_HEADER_BYTES 256 /* size of its blocks */
 #define TS_SLAB_BYTES 65536

@@ -75,8 +75,7 @@ void ts_device_release(ts_device device, void *data, int64_t bytes);
  * current stream of the source. bytes <= 0 copies nothing.
  *
  * Errors: TS_ERR_DEVICE (a device has neither host memory nor a loaded backend), TS_ERR_UNSUPPORTED
- * (in a capture, unless both devices are the same or both are the CPU), TS_ERR_MEMORY, those of the
- * backend.
+ * (in a capture, unless both devices are the same), TS_ERR_MEMORY, those of the backend.
  */
 ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *source,
                          int64_t bytes);

@@ -13,16 +13,16 @@ struct ts_error {
     bool reported; /* the outermost call has returned this failure, so if a later call fails without
                       a record, the dispatcher records a new failure */
     bool kept;     /* no failure replaces this one, see ts_error_keep() */
-    unsigned count; /* failures recorded so far, modulo 2^32 */
+    unsigned count; /* failures so far, also those that did not replace a kept one, modulo 2^32 */
     const void *site;
     char op[48];
     char hint[256];
     char message[1200];
 };
 
-/** Records a failure of `op` in place of an older one that is not kept (ts_error_keep()); the
+/** Records a failure of `op` in place of an older one, unless that is kept (ts_error_keep()); the
  *  message begins with "op: ". op (no prefix), site and hint may be NULL. Returns the record's
- *  code: `code`, or TS_ERR_INTERNAL if code is TS_OK. */
+ *  code: that of a kept failure, else `code`, or TS_ERR_INTERNAL if code is TS_OK. */
 TS_COLD ts_status ts_fail_op(ts_status code, const char *op, const void *site, const char *hint,
                              const char *format, ...) __attribute__((format(printf, 5, 6)));
 /** Keeps a recorded failure until it is cleared, printed, or its message is read: later failures do

@@ -58,8 +58,8 @@ void ts_file_close(int fd);
 /**
  * Replaces path by a new file: writes a temporary file in the same folder, flushes it, renames it
  * and flushes the folder. The new file has the mode of the old one; without an old file, 0666 less
- * the umask. A symbolic link is replaced, not followed. After an error before the rename, path is
- * unchanged and the temporary file is removed.
+ * the umask. A symbolic link is replaced, not followed. If the error comes from the rename or from
+ * an earlier step, path is unchanged and the temporary file is removed.
  * @param write  writes the file's data; `temporary` is the path of the temporary file. Its error is
  *               returned
  */

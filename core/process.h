@@ -70,8 +70,8 @@ void ts_process_break_locks(void);
 /**
  * Registers the exit() handler that notes the end of the process. exit() runs handlers in the
  * reverse order of their registration, so this function is called several times: when the library
- * loads, when each of the first two threads begins to use the library, and after another library
- * has registered a handler before which this one must run. The hooks of TS_PROCESS_AT_END() run
+ * loads, when each of the first two threads begins to use the library, and when another library may
+ * have registered a handler before which this one must run. The hooks of TS_PROCESS_AT_END() run
  * once, in the first of these handlers that exit() calls.
  */
 void ts_process_watch_end(void);

@@ -11,7 +11,7 @@
 bool ts_device_events_begin(const ts_backend *backend);
 /** Ends the calling thread's interval, if one is open. kernel: true if the thread is about to run a
  *  kernel of the backend, which begins the next interval; tag: of that interval. Does nothing while
- *  the thread captures a graph. */
+ *  the thread captures a graph, or if another backend is recorded. */
 void ts_device_events_tag(const ts_backend *backend, uint64_t tag, bool kernel);
 /** Drops the intervals recorded so far. */
 void ts_device_events_drop(void);

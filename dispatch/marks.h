@@ -36,7 +36,7 @@ void ts_timer_group_leave(ts_thread *thread, void *token);
 
 /** Prepares a call of a group on the CPU: counts the thread's time as the profiler's own until
  *  ts_timer_part_enter() begins the call, which ts_timer_group_leave() ends. Returns the token for
- *  these two functions; NULL if no profile records. */
+ *  these two functions; NULL if no profile records, or if memory is short. */
 void *ts_timer_own(ts_thread *thread);
 
 /** The row and the work of a part of a graph. */

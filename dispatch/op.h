@@ -253,7 +253,8 @@ ts_status ts_enter_whole(ts_frame *f);
  *  shape rule first, if there is one, and releases the results of a kernel that fails. */
 ts_status ts_enter_foreign(ts_frame *f);
 /** The entry of a backend with its own memory: checks the devices of tensors, then, if the backend
- *  has supports(), runs the shape rule and supports(), then the entry of the op's kind. */
+ *  has supports() and the kernel is not ts_transfer(), runs the shape rule and supports(), then the
+ *  entry of the op's kind. */
 ts_status ts_enter_device(ts_frame *f);
 /** ts_run_parts() with ts_enter_whole() as the composite. */
 ts_status ts_enter_parts(ts_frame *f);

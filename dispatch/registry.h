@@ -32,9 +32,9 @@ ts_status ts_missing_kernel(ts_frame *f);
  *  Returns the argument's index, f->nargs for a destination, or -1 if there is none. 0-dim CPU
  *  tensors are allowed as arguments. */
 int ts_find_other_device(const ts_frame *f);
-/** The to_device kernel of every backend. Packs a strided source on its own device, copies the
- *  bytes, and unpacks them into a strided destination. Copies only the bytes if source and
- *  destination are both dense and channels-last. */
+/** The to_device kernel of every backend with a ts_backend. Packs a strided source on its own
+ *  device, copies the bytes, and unpacks them into a strided destination. Copies only the bytes if
+ *  source and destination are both dense and channels-last. */
 ts_status ts_transfer(ts_frame *f);
 /** Handles a call for which a backend's supports() returned false: runs it by ts_round_trip() if
  *  the backend has TS_BACKEND_CPU_FALLBACK; otherwise TS_ERR_UNSUPPORTED. */

@@ -82,8 +82,8 @@ ts_status ts_key_take(const char *what, const char *name, int from, int to, cons
 /** TS_ERR_REGISTRY if the open transaction added a kernel or a gradient for an undefined op. */
 ts_status ts_kernels_have_ops(const char *what);
 /** Registers a kernel. Call it in a transaction. If `out` is NULL and the newest registration is
- *  the same, does nothing. Errors: TS_ERR_NULL (kernel, op), TS_ERR_REGISTRY (name, key, schema),
- *  TS_ERR_FORMAT (text of the schema), TS_ERR_MEMORY.
+ *  the same and has no handle, does nothing. Errors: TS_ERR_NULL (kernel, op), TS_ERR_REGISTRY
+ *  (name, key, schema), TS_ERR_FORMAT (text of the schema), TS_ERR_MEMORY.
  *  @param schema  checked against the op's schema; NULL: not checked
  *  @param out     receives a handle; may be NULL */
 ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts,

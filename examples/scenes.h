@@ -26,8 +26,9 @@ typedef struct scenes {
 } scenes;
 
 /**
- * Sets *s to a dataset of 2^41 drawn scenes. A scene depends only on the seed and its index. Shapes
- * are brighter than the background on average; only their outlines distinguish discs from boxes.
+ * Sets *s to a dataset of 2^41 drawn scenes. A scene depends only on seed, size and its index.
+ * Shapes are brighter than the background on average; only their outlines distinguish discs from
+ * boxes.
  * TS_ERR_VALUE unless classes is SCENE_CLASSES.
  */
 ts_status scenes_draw(scenes *s, uint64_t seed, int64_t size, int64_t classes);

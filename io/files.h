@@ -15,8 +15,8 @@ const char *ts_quote(const char *text);
 
 /* -------------------------------------------------------------------------- reading ---- */
 
-/** Reads exactly `bytes` bytes from position `at`. Errors: TS_ERR_IO; TS_ERR_FORMAT if the file
- *  ends before. */
+/** Reads exactly `bytes` bytes from position `at`. Errors: TS_ERR_IO, TS_ERR_MEMORY; TS_ERR_FORMAT
+ *  if the file ends before. */
 ts_status ts_file_read(const char *op, const char *path, int fd, void *data, int64_t bytes,
                        int64_t at);
 
@@ -58,7 +58,7 @@ typedef struct ts_writer {
 /** Creates the file, which must not exist. Borrows op and path until w ends. After a failure w has
  *  ended. Errors: TS_ERR_IO, TS_ERR_MEMORY. */
 ts_status ts_writer_open(ts_writer *w, const char *op, const char *path);
-/** Appends `bytes` bytes to the file. Does not end w. Errors: TS_ERR_IO. */
+/** Appends `bytes` bytes to the file. Does not end w. Errors: TS_ERR_IO, TS_ERR_MEMORY. */
 ts_status ts_writer_write(ts_writer *w, const void *data, int64_t bytes);
 /** Flushes the file to disk and closes it. text, if not NULL, receives the hash. w ends, also after
  *  a failure; the file then stays for the caller to remove. */

@@ -191,9 +191,10 @@ TS_INLINE ts_status ts_infer_discontinuous(ts_frame *f, ts_dtype result)
 /** If the argument is an integer, it must be in the range of the plan's compute dtype if that is u8
  * or i32. For u8 the range is -255 to 255; negative numbers wrap, as in PyTorch. TS_ERR_VALUE. */
 ts_status ts_check_fits(ts_frame *f, int arg);
-/** Promoted dtype of tensors and numbers, as in PyTorch: tensors with dims decide; a 0-dim tensor
- *  or a number counts only if its kind (bool, integer, floating) is higher than theirs.
- *  TS_DTYPE_NONE if there is neither. */
+/** Promoted dtype of tensors and numbers, as in PyTorch: tensors with dims decide. A 0-dim tensor
+ *  counts only if its kind (bool, integer, floating) is higher than theirs or there are none; a
+ *  number only if its kind is higher than that of all tensors or there are none. TS_DTYPE_NONE if
+ *  there are neither tensors nor numbers. */
 ts_dtype ts_promote_values(const ts_value *args, int n);
 
 /** Checks that *dim, an argument of a public function, is in [-n, n) and makes it non-negative.

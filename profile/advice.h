@@ -41,7 +41,7 @@ typedef struct ts_gemm_sizes {
 } ts_gemm_sizes;
 /** Reads the sizes of a product from e->op and e->call (mm, matmul, linear, linear_gelu; for
  *  linear_backward, of the gradient of its input). Batch dims count as rows, m. False if e is
- *  another op, or if the second operand is not a matrix. */
+ *  another op, or if the second operand of another op than linear_backward is not a matrix. */
 bool ts_advice_product(const ts_entry *e, ts_gemm_sizes *sizes);
 
 /** Writes the rules that fire for `before` with a gain above 0: the bound of the gain, the part of

@@ -137,7 +137,8 @@ typedef struct ts_work_event {
     double begin_ns; /* on the time axis of ts_call_event */
     double ns, delay_ns; /* device time; from the host's call to the start, or -1: unknown */
     const char *kernel;  /* mangled name; NULL: unknown */
-    int64_t call, event; /* its text in ts_profile.calls, its number in events; -1: unknown */
+    int64_t call, event; /* index of its text in ts_profile.calls, and of the call that queued it in
+                            ts_profile.events; -1: unknown */
     uint32_t scope;
     uint8_t device;
 } ts_work_event;
@@ -301,8 +302,9 @@ ts_status ts_prof_find_machine(ts_prof_machine *machine);
 /** Fills *m, whose `threads` the caller has set, with the ceilings from the file of a processor or
  *  device. Without a valid file, calls measure(ctx, m) and stores the result if it can. identity:
  *  text that differs between processors or devices; NULL: there is no file. anew: measures even if
- *  the file exists. Logs a warning if the system ran other threads during the measurement; the
- *  file stores this fact too. Errors: errors of measure(). */
+ *  the file exists. Logs a warning if the system ran other threads for more than the share
+ *  TS_PREEMPTED_NOTED of the measurement; the file stores the share too. Errors: errors of
+ *  measure(). */
 ts_status ts_machine_kept(const char *identity, bool anew,
                           ts_status (*measure)(void *ctx, ts_prof_machine *m), void *ctx,
                           ts_prof_machine *m);

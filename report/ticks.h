@@ -27,8 +27,8 @@ typedef struct ts_axis {
  * at 1, 2, 3 or 5 times powers of ten, or those of a linear axis if high is at most 3 times low.
  * Each end of an axis with linear ticks is widened to the next tick if that is less than 1 % of the
  * range away.
- * @param snap  widens a linear axis to whole steps in any case, and a logarithmic axis of more than
- *              one decade to whole decades
+ * @param snap  widens a linear axis to whole steps, however far away they are, and a logarithmic
+ *              axis of more than one decade to whole decades
  * Any range gives a usable axis: a range that is empty, reversed, not finite, or not positive on a
  * logarithmic axis is replaced.
  */

@@ -225,7 +225,7 @@ typedef struct ts_interpretation {
 /**
  * Runs the nodes of a graph in order. registers[i] is the tensor of value i: borrowed for inputs
  * and captures, owned for results. The caller must set the values that no chosen node makes. Sets
- * the thread's generator to the state at the end of the graph, or after an error to how->rng.
+ * the thread's generator to the state at the end of the graph, or to how->rng if a node failed.
  * Errors: the first error of a call; TS_ERR_INTERNAL if a node needs a missing value; TS_ERR_VALUE
  * if the base of an ALIAS has other strides or less memory than recorded; TS_ERR_STATE if the leaf
  * of a GET_GRAD has no gradient; TS_ERR_MEMORY.

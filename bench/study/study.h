@@ -42,8 +42,8 @@ typedef struct lesson {
 /** Seconds of the monotonic clock. */
 double study_now(void);
 /** Sets *ns to the time of a call of run(ctx) in the fastest of several batches, after a warm-up. A
- *  batch lasts at least 2 ms and ends with a wait for the device. Each call has a scope of its own.
- *  Errors: those of run. */
+ *  batch has calls for about 2 ms or more and ends with a wait for the device. Each call has a
+ *  scope of its own. Errors: those of run and of the device. */
 ts_status study_time(study *s, ts_status (*run)(void *ctx), void *ctx, double *ns);
 /** Writes a row to stdout and to the table's file, if there is one. `format` gives the values of
  *  the lesson's columns, separated by tabs, without a newline. */
