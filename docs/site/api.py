@@ -173,6 +173,13 @@ class Reference:
                 flush()
                 lines += self.blocks(child)
                 plain.text = child.tail
+            elif child.tag == "itemizedlist":
+                flush()
+                for item in child.findall("listitem"):
+                    first, *more = "\n".join(self.blocks(item)).strip().split("\n")
+                    lines += ["* " + first, *indented(more, "  ")]
+                lines.append("")
+                plain.text = child.tail
             elif child.tag == "parameterlist":
                 for item in child.findall("parameteritem"):
                     said = " ".join(self.blocks(item.find("parameterdescription"))).strip()
