@@ -1,7 +1,7 @@
 /**
  * @file recompute.h  Graphs that save slot numbers and recompute the tensors that rules read.
  *
- * While a function checkpointed by ts_recompute_ex() runs forward, its thread has a tape. Nodes get
+ * While a function checkpointed by ts_recompute() runs forward, its thread has a tape. Nodes get
  * edges as usual, but they save slot numbers instead of tensors. One run of the function gives out
  * the slots of one segment. The first rule that reads a slot runs the function again, with a tape
  * that collects the tensors in the same order. Backward always uses the graph of the first run, so

@@ -251,9 +251,9 @@ typedef struct ts_checkpoint ts_checkpoint;
  * @param step       >= 0
  * @param sections   nsections sections with distinct names; nsections <= 64
  * @param json_text  a JSON object with data of the caller, or NULL; integers must fit int64_t
- * Errors: TS_ERR_STATE while another process saves under dir; TS_ERR_VALUE (dir, step, opts, a
- * section, a name), TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_IO, TS_ERR_FORMAT (json_text is not a JSON
- * object, or the files read back differ), TS_ERR_MEMORY.
+ * Errors: TS_ERR_STATE while another thread or process saves or removes checkpoints under dir;
+ * TS_ERR_VALUE (dir, step, opts, a section, a name), TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_IO,
+ * TS_ERR_FORMAT (json_text is not a JSON object, or the files read back differ), TS_ERR_MEMORY.
  */
 TS_API ts_status ts_checkpoint_save(const char *dir, int64_t step,
                                     const ts_checkpoint_section *sections, int nsections,
@@ -262,8 +262,8 @@ TS_API ts_status ts_checkpoint_save(const char *dir, int64_t step,
  *  none. Errors: TS_ERR_STATE while a save is running; TS_ERR_NULL, TS_ERR_IO, TS_ERR_MEMORY. */
 TS_API ts_status ts_checkpoint_remove_all(const char *dir);
 /**
- * Opens the newest valid checkpoint under dir. A checkpoint is valid if sizes and hashes of all its
- * files, which the function reads, match the manifest.
+ * Opens the valid checkpoint with the highest step under dir, whenever it was saved. A checkpoint
+ * is valid if sizes and hashes of all its files, which the function reads, match the manifest.
  * @param checkpoint  receives the checkpoint, owned by the caller (ts_checkpoint_close()); NULL,
  *                    with TS_OK, if there is none
  * Errors: TS_ERR_FORMAT if checkpoints exist but none is valid; TS_ERR_NULL, TS_ERR_IO,
@@ -299,8 +299,8 @@ TS_API ts_status ts_checkpoint_number(const ts_checkpoint *checkpoint, const cha
  *  bytes, the final NUL included; TS_ERR_VALUE, and text is unchanged, if `size` is too small. */
 TS_API ts_status ts_checkpoint_text(const ts_checkpoint *checkpoint, const char *const *keys,
                                     int nkeys, char *text, size_t size);
-/** Text with the reasons why ts_checkpoint_find() skipped newer checkpoints, one line each, escaped
- *  as by ts_escape_text(); "" if it skipped none. */
+/** Text with the reasons why ts_checkpoint_find() skipped checkpoints of higher steps, one line
+ *  each, escaped as by ts_escape_text(); "" if it skipped none. */
 TS_API const char *ts_checkpoint_report(const ts_checkpoint *checkpoint);
 /** The tensors of a section; NULL with TS_ERR_INDEX if the name is unknown, or TS_ERR_NULL. */
 TS_API const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint,

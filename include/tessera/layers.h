@@ -73,8 +73,8 @@ TS_API ts_status ts_shape_logger(ts_layer_scope scope, bool on);
 TS_API ts_status ts_determinism_checker(ts_layer_scope scope, bool on);
 
 /** Switches the work counter of the calling thread on or off. The counter starts at zero and adds
- *  up the minimum work (ts_op_cost()) of the thread's calls, backward included. Ops without a cost
- *  formula count as 0. */
+ *  up the minimum work (ts_op_cost()) of the thread's calls, backward included. An op without a
+ *  cost formula adds 0, but the ops that it calls are counted. */
 TS_API ts_status ts_work_counter(bool on);
 /** The calling thread's sum since its last ts_work_counter(true). */
 TS_API ts_work ts_work_counted(void);

@@ -1,5 +1,6 @@
-/** @file run.h  Checkpoints whose tensors contain the step and the `life` of their save, so that a
- * mixture of two saves is detected. */
+/** @file run.h  Functions that save and check checkpoints. The tensors contain the step and `life`,
+ * a number that distinguishes saves of the same step, so run_check() detects a mixture of two
+ * saves. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_IO_RUN_H
 #define TS_TESTS_IO_RUN_H
@@ -65,6 +66,7 @@ static inline bool run_find(const char *dir, int64_t *step, int *life)
     return true;
 }
 
+/* True if dir/checkpoints/NAME exists. */
 static inline bool has(const char *dir, const char *name)
 {
     char path[400];

@@ -1,6 +1,7 @@
-/** @file padding.h  Products of halves over padded copies: cuBLASLt is slow if rows are not
- * multiples of 16 bytes, so operands are copied with rows that zeros extend. ts_cuda_pads()
- * decides, ts_cuda_gemm_padded() computes. */
+/** @file padding.h  Products of halves over padded copies. cuBLASLt is slow if rows are not
+ * multiples of 16 bytes. Therefore operands are copied to rows padded with zeros, and the result
+ * is computed in a padded copy if its rows need one. ts_cuda_pads() decides,
+ * ts_cuda_gemm_padded() computes. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_PADDING_H
 #define TS_CUDA_PADDING_H
@@ -45,9 +46,8 @@ bool ts_cuda_padded_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const t
 /**
  * ts_cuda_gemm() over padded copies, which the call allocates as scratch memory and frees. Errors:
  * those of ts_cuda_gemm() and ts_cuda_copy_strips(). `then` has no gelu; gelu_of and wide require
- * padding->c false. A caller that has a copy of `a` by
- * ts_cuda_pad_matrix(), with at least padding->rows x padding->inner elements, sets padding->a to
- * false and passes the copy as `a`.
+ * padding->c false. A caller that has a copy of `a` by ts_cuda_pad_matrix(), with at least
+ * padding->rows x padding->inner elements, sets padding->a to false and passes the copy as `a`.
  */
 ts_status ts_cuda_gemm_padded(ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                               const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,

@@ -43,7 +43,7 @@ typedef struct ts_training {
  */
 TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
 /**
- * Loads the newest valid checkpoint under dir (see ts_checkpoint_find()) into *training, which must
+ * Loads the checkpoint that ts_checkpoint_find() opens under dir into *training, which must
  * have the structure of the saved run. The function reads and verifies the whole checkpoint
  * before it changes *training. Names, sizes or numbers that do not match, and a checkpoint without
  * the scaler's numbers, are TS_ERR_VALUE. If the checkpoint lacks another whole part, such as the
@@ -51,7 +51,7 @@ TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
  * *training are as before.
  * @param text  receives one line about the loaded checkpoint and the reasons why newer ones were
  *              skipped, with paths escaped, cut to text_size - 1 bytes; may be NULL
- * @return TS_OK; TS_ERR_STATE if there is no checkpoint, if the newest one does not belong to
+ * @return TS_OK; TS_ERR_STATE if there is no checkpoint, if that one does not belong to
  *         training->run, or if training->loader reads another file of tokens than the saved run
  *         (another length or another hash of the first MiB; the path may differ); else an error of
  *         ts_checkpoint_find() or of loading a part

@@ -44,9 +44,10 @@ typedef struct ts_adamw_rule {
     bool decoupled;      /**< true, AdamW: p *= 1 - lr * weight_decay;
                               false, Adam: g += weight_decay * p */
     const ts_step_guard *guard;   /**< NULL: no step is skipped */
-    ts_tensor *const *grad_scale; /**< address of a factor of the gradients, one f32 element on the
-                                       device of the parameters; NULL: 1. The gradients themselves
-                                       are not written */
+    ts_tensor *const *grad_scale; /**< points to a tensor handle; the step multiplies the gradients
+                                       by this tensor, one f32 element on the device of the
+                                       parameters. NULL: 1. The gradients themselves are not
+                                       written */
 } ts_adamw_rule;
 
 /**
@@ -73,9 +74,10 @@ typedef struct ts_sgd_rule {
 } ts_sgd_rule;
 
 /**
- * One step of gradient descent, as torch.optim.SGD. With g the gradient times grad_scale:
+ * One step of gradient descent, as torch.optim.SGD. With g the gradient times grad_scale, and
+ * t = steps[i] less the skipped steps:
  *   g += weight_decay p
- *   with momentum: b = g at step 1, later b = momentum b + (1 - dampening) g;
+ *   with momentum: b = g if t = 1, else b = momentum b + (1 - dampening) g;
  *                  then g = b, or g += momentum b with nesterov
  *   p -= lr g
  * @param momentum_buffers  b; not read if momentum is 0, and may then be NULL
