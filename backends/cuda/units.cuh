@@ -66,8 +66,8 @@ template <class F> auto with_numbers(int64_t count, F &&f)
                                     : f.template operator()<uint64_t>();
 }
 
-/** Divides a space of N dims of size at least 1, outermost first, into contiguous boxes of fewer than
- * 2^31 elements and calls f(from, sizes) for each, where `from` is the box's first index. For
+/** Divides a space of N dims of size at least 1, outermost first, into contiguous boxes of fewer
+ * than 2^31 elements and calls f(from, sizes) for each, where `from` is the box's first index. For
  * kernels with 32-bit indices: the caller moves their pointers. */
 template <int N, class F> void for_boxes(const int64_t (&dims)[N], F &&f)
 {
